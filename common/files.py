@@ -1,0 +1,53 @@
+"""Files that are whole or absent: written beside the target, synced, then renamed over it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from common.errors import Code, HocketError
+
+
+def disk_error(error: OSError, path: Path) -> HocketError:
+    """The numbered error for a failed write: a full disk is told apart from a path that cannot be used."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return HocketError(Code.DISK_FULL if full else Code.STATE_UNREADABLE, f"{path} ({error.strerror})")
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename in `path` survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def atomic_write(path: Path, parts: bytes | Iterable[bytes | memoryview], *, mode: int = 0o644) -> None:
+    """Write `parts` to `path` so that a reader, or a restart, sees the old file or the whole new one.
+
+    Raises:
+        HocketError: DISK_FULL or STATE_UNREADABLE; the target is as it was and nothing is left beside it.
+    """
+    pieces = [parts] if isinstance(parts, bytes) else parts
+    temporary: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "wb") as stream:
+            for piece in pieces:
+                stream.write(piece)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+        temporary = None
+        sync_directory(path.parent)
+    except OSError as error:
+        raise disk_error(error, path) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
