@@ -1,0 +1,60 @@
+# Each target is self-sufficient: it prepares .venv first where that is missing or out of date.
+#   make setup   .venv with the pinned versions; .venv/bin/hocket is the command
+#   make demo    trains a small model with six worker processes and speaks a sentence (OUT=folder, ARGS="--corpus DIR --language L")
+#   make test    style, types, layers, tests
+#   make bench   the benchmarks, as JSON into bench-out/
+
+SHELL := /bin/bash
+VENV  := .venv
+PY    := $(VENV)/bin/python
+OUT   ?= demo-out
+ARGS  ?=
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+
+.PHONY: help setup setup-dev demo test lint unit bench constraints clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(VENV)/.installed
+setup-dev: $(VENV)/.installed-dev
+
+$(PY):
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: apt install python3 python3-venv, or name one with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "the venv module is missing: apt install python3-venv" >&2; exit 1; }
+
+# The stamps are newer than what was installed from; they are only touched after pip has succeeded.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.installed $@
+
+demo: setup
+	$(VENV)/bin/hocket demo --out $(OUT) $(ARGS)
+
+test: lint unit
+
+lint: setup-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+unit: setup-dev
+	$(PY) -m pytest -m "not soak"
+
+bench: setup
+	@mkdir -p bench-out
+	$(VENV)/bin/hocket bench pipeline --json bench-out/pipeline.json
+
+# Rewrites the pins from what is installed; run it in a checkout whose .venv was made by `make setup-dev` alone.
+constraints: setup-dev
+	{ sed -n '/^#/p' constraints.txt; $(PY) -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
+	mv constraints.new constraints.txt
+
+clean:
+	rm -rf $(VENV) demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,46 @@
+"""`hocket bench NAME`: one measured claim each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+bench_app = typer.Typer(no_args_is_help=True, help="Measure a claim; every benchmark can write JSON.")
+
+
+@bench_app.callback()
+def bench() -> None:
+    """One command per claim."""
+
+
+@bench_app.command()
+def pipeline(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    inner_steps: Annotated[int, typer.Option(min=5, help="Inner steps that are measured, after the warm-up.")] = 30,
+    warm_up: Annotated[int, typer.Option(min=1, help="Inner steps before the measurement.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each row is measured; medians are reported.")] = 3,
+    microbatches: Annotated[int, typer.Option(min=1, help="Microbatches of an inner step, all in flight.")] = 8,
+    microbatch_size: Annotated[int, typer.Option(min=1, help="Utterances of a microbatch.")] = 4,
+    preset: Annotated[str, typer.Option(help="Model preset.")] = "demo",
+    rows: Annotated[str, typer.Option(help="Which rows, separated by commas: single,pipeline2,pipeline4,torch2,torch4.")] = (
+        "single,pipeline2,pipeline4,torch2,torch4"
+    ),
+) -> None:
+    """Frames per second of a pipeline of processes, beside one process and beside torch.distributed.pipelining, on the same two cores."""
+    from benchmarks.pipeline import PipelineBench, measure
+    from benchmarks.result import print_table, write_result
+
+    settings = PipelineBench(
+        inner_steps=inner_steps,
+        warm_up=warm_up,
+        repeats=repeats,
+        microbatches=microbatches,
+        microbatch_size=microbatch_size,
+        preset=preset,
+    )
+    result = measure(settings, rows=[name.strip() for name in rows.split(",") if name.strip()], say=typer.echo)
+    print_table(result)
+    if json_path is not None:
+        write_result(json_path, result)

@@ -1,0 +1,177 @@
+"""Commands around a run: the coordinator, a worker, tickets, status, whole clusters on one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.options import FaultLines, JsonFlag, LogLevel, byte_count, new_folder, parse_faults, print_json, replace_own_output
+
+ticket_app = typer.Typer(no_args_is_help=True, help="Look at a ticket.")
+
+StateDir = Annotated[Path, typer.Option("--state-dir", help="Keys, journal, blocks and logs; the command goes on from what lies here.")]
+
+
+def coordinator(
+    run_toml: Annotated[Path, typer.Argument(help="The run file.")],
+    state_dir: StateDir = Path("coordinator-state"),
+    log_level: LogLevel = "INFO",
+    fault: FaultLines = None,
+) -> None:
+    """Coordinate a run; prints the ticket that volunteers need as one JSON line."""
+    from common.log import set_up_logging
+    from coordinator.server import run_coordinator
+
+    faults = parse_faults(fault)
+    set_up_logging(log_level)
+    raise typer.Exit(run_coordinator(run_toml, state_dir, faults))
+
+
+def worker(
+    ticket: Annotated[str, typer.Argument(help="The line that begins with hocket1:")],
+    state_dir: StateDir = Path("worker-state"),
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads for the training arithmetic.")] = 1,
+    memory_limit: Annotated[str, typer.Option("--memory-limit", help="Such as 2GiB; 0: not limited.")] = "0",
+    listen: Annotated[list[str] | None, typer.Option("--listen", help="libp2p listen address; may be given several times.")] = None,
+    operator: Annotated[str, typer.Option("--operator", help="Who runs this machine; shown to others in the run.")] = "",
+    log_level: LogLevel = "INFO",
+    fault: FaultLines = None,
+) -> None:
+    """Join a run with this machine and train."""
+    from common.log import set_up_logging
+    from node.worker import run_worker
+    from protocol.ticket import Ticket
+
+    faults = parse_faults(fault)
+    limit = byte_count(memory_limit)
+    opened = Ticket.decode(ticket)
+    set_up_logging(log_level)
+    raise typer.Exit(
+        run_worker(
+            opened,
+            state_dir,
+            threads=threads,
+            memory_limit=limit,
+            listen=listen or ["/ip4/127.0.0.1/tcp/0"],
+            faults=faults,
+            operator=operator,
+        )
+    )
+
+
+@ticket_app.callback()
+def ticket() -> None:
+    """Look at a ticket."""
+
+
+@ticket_app.command("show")
+def ticket_show(
+    ticket: Annotated[str, typer.Argument(help="The line that begins with hocket1:")],
+    json_output: JsonFlag = False,
+) -> None:
+    """Show what a ticket says: the run, the coordinator and its keys."""
+    from protocol.identity import member_id
+    from protocol.ticket import Ticket
+
+    opened = Ticket.decode(ticket)
+    facts = {
+        "run_id": opened.run_id,
+        "coordinator_addresses": list(opened.coordinator_addresses),
+        "coordinator": member_id(opened.coordinator_key),
+        "tls_sha256": opened.tls_sha256.hex(),
+        "bootstrap_multiaddrs": list(opened.bootstrap_multiaddrs),
+        "invitation": bool(opened.invitation),
+    }
+    if json_output:
+        print_json(facts)
+    else:
+        for name, value in facts.items():
+            typer.echo(f"{name:>22}  {', '.join(value) if isinstance(value, list) else value}")
+
+
+def status(
+    ticket: Annotated[str, typer.Argument(help="The line that begins with hocket1:")],
+    json_output: JsonFlag = False,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the answer.")] = 10.0,
+) -> None:
+    """Show where a run stands."""
+    import asyncio
+
+    from protocol.ticket import Ticket
+    from simulations.progress import status_lines
+    from simulations.status_client import fetch_status
+
+    answer = asyncio.run(fetch_status(Ticket.decode(ticket), timeout_s=timeout_s))
+    if json_output:
+        print_json(answer)
+    else:
+        for line in status_lines(answer):
+            typer.echo(line)
+
+
+def simulate(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for states, logs and report.json.")],
+    stages: Annotated[int, typer.Option(min=1, help="Stages of the model.")] = 3,
+    replicas: Annotated[int, typer.Option(min=1, help="Workers a stage.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the run.")] = 3,
+    inner_steps: Annotated[int, typer.Option(min=1, help="Inner steps of a round.")] = 4,
+    preset: Annotated[str, typer.Option(help="Model preset.")] = "test",
+    seed: Annotated[int, typer.Option(help="Of weights, dropout and sample order.")] = 0,
+    plan: Annotated[Path | None, typer.Option("--plan", help="A TOML file of faults.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")] = None,
+    corpus: Annotated[Path | None, typer.Option("--corpus", help="A folder in LJSpeech layout; otherwise the shipped corpus.")] = None,
+    language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the corpus.")] = "en-US",
+    wire: Annotated[str, typer.Option(help="Encoding of activations and gradients: fp32, bf16 or int8.")] = "fp32",
+    time_limit_s: Annotated[float, typer.Option("--time-limit", min=10.0, help="Seconds after which the run is given up.")] = 1800.0,
+    json_output: JsonFlag = False,
+) -> None:
+    """Run a whole cluster of processes on this machine, with faults on request, and report on it."""
+    import asyncio
+
+    from simulations.plan import load_plan
+    from simulations.progress import show_for
+    from simulations.simulate import SimulationSettings, run_simulation
+
+    new_folder(out)
+    settings = SimulationSettings(
+        stages=stages,
+        replicas=replicas,
+        rounds=rounds,
+        inner_steps=inner_steps,
+        preset=preset,
+        seed=seed,
+        plan=load_plan(plan),
+        data=data,
+        corpus=corpus,
+        language=language,
+        wire=wire,
+        time_limit_s=time_limit_s,
+    )
+    report = asyncio.run(run_simulation(settings, out, show_for(quiet=json_output)))
+    if json_output:
+        print_json(report)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for everything that the demo makes.")] = Path("demo-out"),
+    corpus: Annotated[Path | None, typer.Option("--corpus", help="A folder in LJSpeech layout; otherwise the shipped corpus.")] = None,
+    language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the corpus.")] = "en-US",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of the run; the demo has its own number.")] = None,
+    seed: Annotated[int, typer.Option(help="Of weights, dropout and sample order.")] = 0,
+    text: Annotated[str | None, typer.Option(help="The sentence to speak at the end; otherwise a held-out one.")] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Train a small voice with six worker processes, lose one of them on the way, and let the result speak."""
+    import asyncio
+
+    from simulations.demo import run_demo
+    from simulations.progress import show_for
+
+    replace_own_output(out)
+    report = asyncio.run(
+        run_demo(out, show_for(quiet=json_output), corpus=corpus, language=language, rounds=rounds, seed=seed, text=text)
+    )
+    if json_output:
+        print_json(report)

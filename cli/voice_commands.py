@@ -1,0 +1,28 @@
+"""`hocket say`: speak with a trained checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def say(
+    text: Annotated[str, typer.Argument(help="What to speak.")],
+    checkpoint: Annotated[Path, typer.Option("--checkpoint", "-c", help="An export folder, or a demo or run folder that holds one.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The WAV file to write.")],
+    rate: Annotated[float, typer.Option(min=0.25, max=4.0, help="Speed of speech: 1.0 as trained, 2.0 twice as fast.")] = 1.0,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="0 takes the likeliest code at every step.")] = 0.6,
+    top_k: Annotated[int, typer.Option(min=1, help="Codes to choose among at every step.")] = 10,
+    guidance: Annotated[float, typer.Option(min=0.0, max=10.0, help="Weight of the text: 1.0 is no guidance.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same recording.")] = 0,
+) -> None:
+    """Speak TEXT with a checkpoint and write a WAV file."""
+    from tts.voice import Speaking, find_export, load_voice, write_speech
+
+    voice = load_voice(find_export(checkpoint))
+    spoken = write_speech(
+        voice, text, out, Speaking(rate=rate, temperature=temperature, top_k=top_k, guidance=guidance, seed=seed)
+    )
+    typer.echo(f"{out}: {spoken.seconds:.2f} s of speech, made in {spoken.took_s:.2f} s")
