@@ -1,0 +1,112 @@
+"""One executor thread per device: every tensor operation of a worker runs there, backward passes before forward ones.
+
+The event loop stays free for the network, and torch is entered by one thread only, so passes of different
+microbatches never share the cores and the order of additions is under our control.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+Result = TypeVar("Result")
+
+
+class Priority(IntEnum):
+    """Lower runs first. A backward pass frees a kept graph and lets an upstream stage go on."""
+
+    STEP = 0
+    BACKWARD = 1
+    FORWARD = 2
+    EVALUATION = 3
+
+
+def set_threads(threads: int) -> None:
+    """Set torch's thread count for the whole process; call it once, before the first tensor operation.
+
+    Args:
+        threads: for one operator, at least 1. Operators never run side by side: only the executor thread calls torch.
+    """
+    torch.set_num_threads(threads)
+    if torch.get_num_interop_threads() != 1:
+        torch.set_num_interop_threads(1)
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """Copy an array into memory that torch allocated, same shape and dtype.
+
+    An array cut out of a received buffer may start anywhere; kernels choose their path by alignment, and with it the
+    order of additions. A copy makes the result a function of the values alone.
+    """
+    tensor = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
+    tensor.numpy()[...] = array
+    return tensor
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A float32 array of the tensor's shape that shares its memory where it can."""
+    return tensor.detach().to(torch.float32).contiguous().cpu().numpy()
+
+
+class Engine:
+    """The executor of one device, for one event loop.
+
+    Tasks wait in the loop, ordered by priority and arrival, and one at a time is handed to the thread.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str = "engine") -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._arrivals = 0
+        self._taken = False
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that have not begun."""
+        return sum(not turn.done() for _, _, turn in self._waiting)
+
+    async def run(self, priority: Priority, task: Callable[..., Result], *args: Any) -> Result:
+        """Run `task(*args)` on the executor thread; its result or its exception comes back here.
+
+        A caller that is cancelled before its turn leaves the queue. A task that has begun runs to its end, and the
+        next one begins after it, even when its caller has gone.
+        """
+        loop = asyncio.get_running_loop()
+        if self._taken:
+            turn: asyncio.Future[None] = loop.create_future()
+            self._arrivals += 1
+            heapq.heappush(self._waiting, (int(priority), self._arrivals, turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._pass_on()  # the turn had come in the same moment
+                raise
+        self._taken = True
+        try:
+            return await loop.run_in_executor(self._executor, task, *args)
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the turn to the first waiting task; the executor stays taken if there is one."""
+        while self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._taken = False
+
+    def close(self) -> None:
+        """Wait for the running task and end the thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,143 @@
+"""Chooses the replica of the next stage for each microbatch: balanced, and away from replicas that fail.
+
+Random picks starve replicas of their share of an inner step. The rule here is the opposite: within each inner step
+of the sender, the replica with the fewest assigned frames gets the next microbatch; ties are broken in a rotation
+that starts at the sender's own index and moves on with every step, so that several senders do not all begin with
+the same replica. What one step left uneven is carried into the next, at most one microbatch deep, so a replica that
+comes back is not flooded.
+
+A pure decider: `now` comes in, a choice and its reason come out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `Router.choose` decided.
+
+    Args:
+        peer: peer id of the replica, or None when none can be tried now.
+        reason: one line for the log.
+        wait_s: with no peer: seconds until one may be tried again; infinite when none will be in this round.
+    """
+
+    peer: str | None
+    reason: str
+    wait_s: float = 0.0
+
+
+@dataclass
+class _Replica:
+    level_frames: int = 0
+    failures: int = 0
+    retry_at: float = -math.inf
+    why: str = ""
+    drained: bool = False
+
+
+class Router:
+    """The routing state of one sender towards the replicas of one stage, for one round.
+
+    Args:
+        replicas: peer ids of the stage's replicas, in the roster's order (the same at every sender).
+        start: the sender's own index among the replicas of its stage.
+        back_off_s: how long a replica is left alone after its first failure; doubled with each further one.
+        back_off_limit_s: upper bound of that.
+        busy_s: how long a replica that answered BUSY is left alone.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[str],
+        *,
+        start: int = 0,
+        back_off_s: float = 2.0,
+        back_off_limit_s: float = 30.0,
+        busy_s: float = 0.1,
+    ) -> None:
+        self._start = start
+        self._back_off_s = back_off_s
+        self._back_off_limit_s = back_off_limit_s
+        self._busy_s = busy_s
+        self._step = 0
+        self._largest_frames = 0
+        self._replicas: dict[str, _Replica] = {}
+        self.replace(replicas)
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return tuple(self._replicas)
+
+    def replace(self, replicas: Sequence[str]) -> None:
+        """Follow a new roster: replicas that stay keep their state, new ones start level with the least loaded."""
+        level = min((replica.level_frames for replica in self._replicas.values()), default=0)
+        self._replicas = {peer: self._replicas.get(peer) or _Replica(level) for peer in replicas}
+
+    def begin_step(self, step: int) -> None:
+        """A new inner step of the sender: start level again, but for at most one microbatch of imbalance carried over."""
+        if step == self._step:
+            return
+        self._step = step
+        lowest = min((replica.level_frames for replica in self._replicas.values()), default=0)
+        for replica in self._replicas.values():
+            replica.level_frames = min(replica.level_frames - lowest, self._largest_frames)
+        self._largest_frames = 0
+
+    def choose(self, frames: int, *, now: float, avoid: Collection[str] = ()) -> Choice:
+        """Assign a microbatch of `frames` frames.
+
+        Args:
+            frames: of the microbatch; counted towards the chosen replica's share.
+            now: seconds, any clock that does not go back.
+            avoid: replicas that this microbatch has been to; one of them is chosen only when no other can be.
+        """
+        serving = [peer for peer, replica in self._replicas.items() if not replica.drained]
+        if not serving:
+            return Choice(None, "every replica is draining" if self._replicas else "the stage has no replica", math.inf)
+        ready = [peer for peer in serving if self._replicas[peer].retry_at <= now]
+        if not ready:
+            soonest = min(serving, key=lambda peer: self._replicas[peer].retry_at)
+            return Choice(None, f"no replica can be tried: {self._replicas[soonest].why}", self._replicas[soonest].retry_at - now)
+        fresh = [peer for peer in ready if peer not in avoid]
+        order = {peer: index for index, peer in enumerate(self._replicas)}
+        turn = self._start + self._step
+        chosen = min(fresh or ready, key=lambda peer: (self._replicas[peer].level_frames, (order[peer] - turn) % len(order)))
+        reason = "least assigned frames in this inner step" if fresh else "all others have been tried or cannot be"
+        self._replicas[chosen].level_frames += frames
+        self._largest_frames = max(self._largest_frames, frames)
+        return Choice(chosen, reason)
+
+    def succeeded(self, peer: str) -> None:
+        """The replica answered: its failures are forgotten."""
+        if peer in self._replicas:
+            self._replicas[peer].failures = 0
+            self._replicas[peer].retry_at = -math.inf
+
+    def failed(self, peer: str, frames: int, *, now: float, why: str) -> float:
+        """The replica failed a microbatch of `frames` frames; returns for how many seconds it is left alone."""
+        if peer not in self._replicas:
+            return 0.0
+        replica = self._replicas[peer]
+        replica.level_frames = max(0, replica.level_frames - frames)
+        back_off_s = min(self._back_off_limit_s, self._back_off_s * 2.0**replica.failures)
+        replica.failures += 1
+        replica.retry_at, replica.why = now + back_off_s, why
+        return back_off_s
+
+    def busy(self, peer: str, frames: int, *, now: float) -> None:
+        """The replica is well but takes nothing now: no mark against it, a short pause, its share given back."""
+        if peer in self._replicas:
+            replica = self._replicas[peer]
+            replica.level_frames = max(0, replica.level_frames - frames)
+            replica.retry_at, replica.why = max(replica.retry_at, now + self._busy_s), "busy"
+
+    def drained(self, peer: str, frames: int) -> None:
+        """The replica closes its round: it takes nothing more before the next one."""
+        if peer in self._replicas:
+            self._replicas[peer].level_frames = max(0, self._replicas[peer].level_frames - frames)
+            self._replicas[peer].drained = True

@@ -1,0 +1,86 @@
+"""The engine: one thread, backward before forward, errors and cancellation come back to the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.engine import Engine, Priority, to_numpy, to_torch
+
+
+def test_backward_passes_go_before_forward_passes_and_all_run_on_one_thread() -> None:
+    async def main() -> tuple[list[str], set[int]]:
+        engine, order, threads = Engine(), [], set()
+        gate = threading.Event()
+
+        def work(name: str) -> None:
+            threads.add(threading.get_ident())
+            order.append(name)
+
+        first = asyncio.create_task(engine.run(Priority.FORWARD, gate.wait))
+        await asyncio.sleep(0)
+        kinds = [Priority.EVALUATION, Priority.FORWARD, Priority.BACKWARD, Priority.FORWARD, Priority.BACKWARD, Priority.STEP]
+        tasks = [asyncio.create_task(engine.run(kind, work, f"{kind.name}-{index}")) for index, kind in enumerate(kinds)]
+        await asyncio.sleep(0)
+        assert engine.waiting == 6
+        gate.set()
+        await asyncio.gather(first, *tasks)
+        engine.close()
+        return order, threads
+
+    order, threads = asyncio.run(main())
+    assert order == ["STEP-5", "BACKWARD-2", "BACKWARD-4", "FORWARD-1", "FORWARD-3", "EVALUATION-0"]
+    assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def test_an_error_comes_back_and_the_engine_goes_on() -> None:
+    async def main() -> int:
+        engine = Engine()
+        with pytest.raises(ZeroDivisionError):
+            await engine.run(Priority.FORWARD, lambda: 1 // 0)
+        value = await engine.run(Priority.FORWARD, lambda: 7)
+        engine.close()
+        return value
+
+    assert asyncio.run(main()) == 7
+
+
+def test_a_cancelled_caller_leaves_the_queue_and_the_others_run() -> None:
+    async def main() -> list[str]:
+        engine, ran = Engine(), []
+        gate = threading.Event()
+        running = asyncio.create_task(engine.run(Priority.FORWARD, gate.wait))
+        await asyncio.sleep(0)
+        waiting = [asyncio.create_task(engine.run(Priority.FORWARD, ran.append, name)) for name in ("a", "b", "c")]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+        gate.set()
+        await asyncio.gather(running, *waiting, return_exceptions=True)
+        await engine.run(Priority.FORWARD, ran.append, "d")
+        engine.close()
+        return ran
+
+    assert asyncio.run(main()) == ["a", "c", "d"]
+
+
+@given(offset=st.integers(0, 7), shape=st.lists(st.integers(0, 4), min_size=0, max_size=3))
+def test_arrays_are_copied_into_aligned_memory(offset: int, shape: list[int]) -> None:
+    count = int(np.prod(shape, dtype=int))
+    values = np.arange(count, dtype=np.float32)
+    buffer = bytes(offset) + values.tobytes()
+    array = np.frombuffer(memoryview(buffer)[offset:], dtype=np.float32).reshape(shape)
+    tensor = to_torch(array)
+    assert tensor.shape == tuple(shape) and np.array_equal(tensor.numpy(), values.reshape(shape))
+    assert tensor.data_ptr() % 16 == 0 or count == 0
+    assert np.array_equal(to_numpy(tensor), array)
+
+
+def test_integers_keep_their_dtype_and_floats_come_back_as_float32() -> None:
+    assert to_torch(np.array([1, 65535], dtype=np.uint16)).dtype is torch.uint16
+    assert to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype == np.float32
