@@ -39,6 +39,7 @@ class Code(IntEnum):
     AUDIO_UNREADABLE = 208
     CORPUS_TOO_SMALL = 209
     MANIFEST_INVALID = 210
+    CID_INVALID = 211
 
     COORDINATOR_UNREACHABLE = 301
     COORDINATOR_KEY_MISMATCH = 302
@@ -53,6 +54,7 @@ class Code(IntEnum):
     BOOTSTRAP_UNREACHABLE = 311
     MESSAGE_TOO_LARGE = 312
     CARRIER_FAILED = 313
+    TENSOR_INVALID = 314
 
     STATE_UNREADABLE = 401
     DISK_FULL = 402
@@ -69,6 +71,7 @@ class Code(IntEnum):
     STAGES_INVALID = 503
     STALE_GRAPH = 504
     NOT_FINITE = 505
+    INPUT_INVALID = 506
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ ERRORS: dict[Code, ErrorSpec] = {
     Code.AUDIO_UNREADABLE: ErrorSpec("a recording cannot be read", "convert it to FLAC or WAV, or leave it out", EXIT_INPUT),
     Code.CORPUS_TOO_SMALL: ErrorSpec("the corpus is too small", "add clips, or lower what is held out", EXIT_INPUT),
     Code.MANIFEST_INVALID: ErrorSpec("a manifest is damaged or its signature does not fit", "fetch it again from a source that you trust", EXIT_INPUT),
+    Code.CID_INVALID: ErrorSpec("a content identifier is damaged or of an unknown kind", "copy the whole name again; ours begin with bafk or bafy", EXIT_INPUT),
     Code.COORDINATOR_UNREACHABLE: ErrorSpec("the coordinator does not answer", "check the network, and ask its organiser whether the run is up", EXIT_NETWORK),
     Code.COORDINATOR_KEY_MISMATCH: ErrorSpec("the coordinator is not the one that the ticket names", "ask the organiser for a fresh ticket", EXIT_NETWORK),
     Code.JOIN_REFUSED: ErrorSpec("the coordinator refused the join", "read the reason, then ask the organiser", EXIT_REFUSED),
@@ -117,6 +121,7 @@ ERRORS: dict[Code, ErrorSpec] = {
     Code.BOOTSTRAP_UNREACHABLE: ErrorSpec("no bootstrap peer answers", "check the network, and ask the organiser for a fresh ticket", EXIT_NETWORK),
     Code.MESSAGE_TOO_LARGE: ErrorSpec("a message is larger than its limit", "the sender's software is at fault; nothing was taken over", EXIT_REFUSED),
     Code.CARRIER_FAILED: ErrorSpec("the libp2p daemon failed", "start the command again; its log is in the state directory", EXIT_NETWORK),
+    Code.TENSOR_INVALID: ErrorSpec("a tensor does not fit its head", "nothing to do: it was refused, and the call is tried elsewhere", EXIT_REFUSED),
     Code.STATE_UNREADABLE: ErrorSpec("the state directory cannot be read or written", "check its path and permissions", EXIT_STATE),
     Code.DISK_FULL: ErrorSpec("the disk is full", "free some room; the run goes on where it stopped", EXIT_RESOURCES),
     Code.STATE_LOCKED: ErrorSpec("another process uses the state directory", "stop it, or give another --state-dir", EXIT_STATE),
@@ -131,6 +136,7 @@ ERRORS: dict[Code, ErrorSpec] = {
     Code.STAGES_INVALID: ErrorSpec("the model cannot be cut into that many stages", "use a number of stages in the range named here", EXIT_USAGE),
     Code.STALE_GRAPH: ErrorSpec("a backward pass met other weights than its forward pass", "a fault of ours: please report it", EXIT_STATE),
     Code.NOT_FINITE: ErrorSpec("a tensor has values that are not finite", "nothing to do: it was refused", EXIT_REFUSED),
+    Code.INPUT_INVALID: ErrorSpec("a tensor does not fit the model", "nothing to do: it was refused", EXIT_REFUSED),
 }
 
 
