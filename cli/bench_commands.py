@@ -28,7 +28,10 @@ def pipeline(
         "single,pipeline2,pipeline4,torch2,torch4"
     ),
 ) -> None:
-    """Frames per second of a pipeline of processes, beside one process and beside torch.distributed.pipelining, on the same two cores."""
+    """Frames per second of a pipeline of processes, beside one process and torch.distributed.pipelining.
+
+    Everything runs on the same two cores, with the same global batch, microbatches and number in flight.
+    """
     from benchmarks.pipeline import PipelineBench, measure
     from benchmarks.result import print_table, write_result
 

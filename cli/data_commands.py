@@ -53,7 +53,9 @@ def phonemes(
 
     spoken = Phonemizer(language).phonemize(text)
     if json_output:
-        print_json({"spoken": spoken.spoken, "phonemes": spoken.phonemes, "word_starts": [bool(start) for start in spoken.word_starts]})
+        print_json(
+            {"spoken": spoken.spoken, "phonemes": spoken.phonemes, "word_starts": [bool(start) for start in spoken.word_starts]}
+        )
     else:
         typer.echo(spoken.spoken)
         typer.echo(" ".join(spoken.phonemes))

@@ -1,4 +1,7 @@
-"""The command `hocket`. Commands import what they need when they run, so that `hocket --help` is quick and a process holds only its own parts."""
+"""The command `hocket`.
+
+Commands import what they need when they run, so that `hocket --help` is quick and a process holds only its own parts.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,9 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print the whole traceback of a fault of ours.")] = False,
 ) -> None:
     """Options that stand before the command."""

@@ -11,7 +11,9 @@ from cli.options import FaultLines, JsonFlag, LogLevel, byte_count, new_folder, 
 
 ticket_app = typer.Typer(no_args_is_help=True, help="Look at a ticket.")
 
-StateDir = Annotated[Path, typer.Option("--state-dir", help="Keys, journal, blocks and logs; the command goes on from what lies here.")]
+StateDir = Annotated[
+    Path, typer.Option("--state-dir", help="Keys, journal, blocks and logs; the command goes on from what lies here.")
+]
 
 
 def coordinator(
@@ -34,19 +36,22 @@ def worker(
     state_dir: StateDir = Path("worker-state"),
     threads: Annotated[int, typer.Option(min=1, help="CPU threads for the training arithmetic.")] = 1,
     memory_limit: Annotated[str, typer.Option("--memory-limit", help="Such as 2GiB; 0: not limited.")] = "0",
-    listen: Annotated[list[str] | None, typer.Option("--listen", help="libp2p listen address; may be given several times.")] = None,
+    listen: Annotated[
+        list[str] | None, typer.Option("--listen", help="libp2p listen address; may be given several times.")
+    ] = None,
     operator: Annotated[str, typer.Option("--operator", help="Who runs this machine; shown to others in the run.")] = "",
     log_level: LogLevel = "INFO",
     fault: FaultLines = None,
 ) -> None:
     """Join a run with this machine and train."""
-    from common.log import set_up_logging
-    from node.worker import run_worker
-    from protocol.ticket import Ticket
-
     faults = parse_faults(fault)
     limit = byte_count(memory_limit)
+    from protocol.ticket import Ticket
+
     opened = Ticket.decode(ticket)
+    from common.log import set_up_logging
+    from node.worker import run_worker
+
     set_up_logging(log_level)
     raise typer.Exit(
         run_worker(
@@ -120,21 +125,29 @@ def simulate(
     preset: Annotated[str, typer.Option(help="Model preset.")] = "test",
     seed: Annotated[int, typer.Option(help="Of weights, dropout and sample order.")] = 0,
     plan: Annotated[Path | None, typer.Option("--plan", help="A TOML file of faults.")] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")] = None,
-    corpus: Annotated[Path | None, typer.Option("--corpus", help="A folder in LJSpeech layout; otherwise the shipped corpus.")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option("--corpus", help="A folder in LJSpeech layout; otherwise the shipped corpus.")
+    ] = None,
     language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the corpus.")] = "en-US",
     wire: Annotated[str, typer.Option(help="Encoding of activations and gradients: fp32, bf16 or int8.")] = "fp32",
-    time_limit_s: Annotated[float, typer.Option("--time-limit", min=10.0, help="Seconds after which the run is given up.")] = 1800.0,
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit", min=10.0, help="Seconds after which the run is given up.")
+    ] = 1800.0,
     json_output: JsonFlag = False,
 ) -> None:
     """Run a whole cluster of processes on this machine, with faults on request, and report on it."""
     import asyncio
 
     from simulations.plan import load_plan
+
+    steps = load_plan(plan)
+    new_folder(out)
     from simulations.progress import show_for
     from simulations.simulate import SimulationSettings, run_simulation
 
-    new_folder(out)
     settings = SimulationSettings(
         stages=stages,
         replicas=replicas,
@@ -142,7 +155,7 @@ def simulate(
         inner_steps=inner_steps,
         preset=preset,
         seed=seed,
-        plan=load_plan(plan),
+        plan=steps,
         data=data,
         corpus=corpus,
         language=language,
@@ -156,7 +169,9 @@ def simulate(
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for everything that the demo makes.")] = Path("demo-out"),
-    corpus: Annotated[Path | None, typer.Option("--corpus", help="A folder in LJSpeech layout; otherwise the shipped corpus.")] = None,
+    corpus: Annotated[
+        Path | None, typer.Option("--corpus", help="A folder in LJSpeech layout; otherwise the shipped corpus.")
+    ] = None,
     language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the corpus.")] = "en-US",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of the run; the demo has its own number.")] = None,
     seed: Annotated[int, typer.Option(help="Of weights, dropout and sample order.")] = 0,
@@ -164,12 +179,12 @@ def demo(
     json_output: JsonFlag = False,
 ) -> None:
     """Train a small voice with six worker processes, lose one of them on the way, and let the result speak."""
+    replace_own_output(out)
     import asyncio
 
     from simulations.demo import run_demo
     from simulations.progress import show_for
 
-    replace_own_output(out)
     report = asyncio.run(
         run_demo(out, show_for(quiet=json_output), corpus=corpus, language=language, rounds=rounds, seed=seed, text=text)
     )

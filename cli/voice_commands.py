@@ -10,7 +10,9 @@ import typer
 
 def say(
     text: Annotated[str, typer.Argument(help="What to speak.")],
-    checkpoint: Annotated[Path, typer.Option("--checkpoint", "-c", help="An export folder, or a demo or run folder that holds one.")],
+    checkpoint: Annotated[
+        Path, typer.Option("--checkpoint", "-c", help="An export folder, or a demo or run folder that holds one.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The WAV file to write.")],
     rate: Annotated[float, typer.Option(min=0.25, max=4.0, help="Speed of speech: 1.0 as trained, 2.0 twice as fast.")] = 1.0,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="0 takes the likeliest code at every step.")] = 0.6,

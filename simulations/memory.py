@@ -1,0 +1,85 @@
+"""Memory of processes as the kernel counts it: proportional set size (PSS), which shares common pages out fairly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def pss_bytes(pid: int) -> int | None:
+    """PSS of one process in bytes; None when it is gone."""
+    try:
+        text = (PROC / str(pid) / "smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    for line in text.splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot: with the pid, it names one process for good.
+
+    None when it is gone or a zombie.
+    """
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of a process."""
+    found: list[int] = []
+    try:
+        tasks = list((PROC / str(pid) / "task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return found
+    for task in tasks:
+        try:
+            found.extend(int(child) for child in (task / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`, parents first."""
+    found: list[int] = []
+    waiting = children(pid)
+    while waiting:
+        child = waiting.pop(0)
+        found.append(child)
+        waiting.extend(children(child))
+    return found
+
+
+@dataclass
+class PeakMemory:
+    """Highest PSS seen of a process by itself, of its descendants together, and of both at one moment, in bytes."""
+
+    own_bytes: int = 0
+    children_bytes: int = 0
+    total_bytes: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
+    """Descendants seen, pid -> start ticks."""
+
+    def sample(self, pid: int) -> None:
+        """Look at the process now."""
+        own = pss_bytes(pid)
+        if own is None:
+            return
+        below = 0
+        for child in descendants(pid):
+            ticks = start_ticks(child)
+            if ticks is not None:
+                self.seen[child] = ticks
+            below += pss_bytes(child) or 0
+        self.own_bytes = max(self.own_bytes, own)
+        self.children_bytes = max(self.children_bytes, below)
+        self.total_bytes = max(self.total_bytes, own + below)

@@ -1,0 +1,176 @@
+"""Live progress of a run: stages x replicas, a bar for the round, the loss. Plain lines where the output is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+BAR_WIDTH = 40
+PLAIN_LINE_EVERY_S = 10.0
+
+
+def loss_text(entry: Mapping[str, Any]) -> str:
+    """`loss 4.123, held out 4.321` of a finished round, with what is known of it."""
+    parts = []
+    if entry.get("loss") is not None:
+        parts.append(f"loss {float(entry['loss']):.3f}")
+    if entry.get("heldout_loss") is not None:
+        parts.append(f"held out {float(entry['heldout_loss']):.3f}")
+    return ", ".join(parts) or "no loss yet"
+
+
+def round_line(entry: Mapping[str, Any]) -> str:
+    """A finished round in one line."""
+    seconds = float(entry.get("seconds") or 0)
+    speed = f", {float(entry['frames']) / seconds:.0f} frames/s" if seconds > 0 else ""
+    accepted = "/".join(str(len(stage["accepted"])) for stage in entry.get("stages", ()))
+    refused = sum(len(stage["refused"]) for stage in entry.get("stages", ()))
+    trouble = f", {refused} refused" if refused else ""
+    return (
+        f"round {entry['round']}: {loss_text(entry)}, {entry['frames']} frames in {seconds:.1f} s{speed}, "
+        f"updates by stage {accepted}{trouble}"
+    )
+
+
+def replica_mark(entry: Mapping[str, Any]) -> str:
+    """One replica in a few characters: lost, preparing, or its frames of this round."""
+    if not entry.get("alive", True):
+        return "lost"
+    if not entry.get("ready", False):
+        return "..."
+    return str(int(entry.get("frames", 0)))
+
+
+def status_lines(status: Mapping[str, Any]) -> list[str]:
+    """A status for people, in plain lines."""
+    done, target = int(status.get("frames_done", 0)), int(status.get("target_frames", 0))
+    lines = [f"run {status['run_id']}: {status['phase']}, round {status['round']} ({status.get('reason', '')})"]
+    if target:
+        lines.append(f"frames {done} of {target} ({done / target:.0%})")
+    for stage in status["stages"]:
+        members = ", ".join(f"{entry['member'][:8]} {replica_mark(entry)}" for entry in stage["replicas"])
+        lines.append(f"stage {stage['stage']}: {members or 'nobody'}")
+    lines.extend(round_line(entry) for entry in status["rounds"])
+    version = status.get("version") or {}
+    if version.get("cid"):
+        lines.append(f"version of round {version['round']}: {version['cid']}")
+    return lines
+
+
+def picture(status: Mapping[str, Any], notes: list[str]) -> Group:
+    """A status for a terminal: table of stages x replicas, a bar for the round's frames, the losses so far, recent notes."""
+    table = Table(title=f"run {status['run_id']}  round {status['round']}  {status['phase']}", title_justify="left")
+    width = max((len(stage["replicas"]) for stage in status["stages"]), default=0)
+    table.add_column("stage", justify="right")
+    for index in range(width):
+        table.add_column(f"replica {index}", justify="right", min_width=9)
+    for stage in status["stages"]:
+        cells = []
+        for entry in stage["replicas"]:
+            mark = replica_mark(entry)
+            cells.append(Text(mark, style="red" if mark == "lost" else "green" if entry.get("ready") else "yellow"))
+        table.add_row(str(stage["stage"]), *cells)
+    done, target = int(status.get("frames_done", 0)), int(status.get("target_frames", 0))
+    bar = ProgressBar(total=max(target, 1), completed=min(done, target), width=BAR_WIDTH)
+    rounds = [Text(round_line(entry)) for entry in status["rounds"][-6:]]
+    lines = [Text(note, style="bold") for note in notes[-3:]]
+    return Group(table, bar, Text(f"{done} of {target} frames of this round"), *rounds, *lines)
+
+
+class Show(ABC):
+    """Where progress goes. A context manager: a live picture is taken down at the end."""
+
+    def __enter__(self) -> Show:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None
+
+    @abstractmethod
+    def status(self, status: Mapping[str, Any]) -> None:
+        """A new status of the run."""
+
+    @abstractmethod
+    def note(self, line: str) -> None:
+        """One thing that happened."""
+
+
+class Quiet(Show):
+    """Shows nothing, for commands whose output a script reads."""
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        return None
+
+    def note(self, line: str) -> None:
+        return None
+
+
+class PlainLines(Show):
+    """One line for each finished round and each change of phase, and one now and then within a round."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._phase = ""
+        self._rounds = 0
+        self._next_line = 0.0
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        for entry in status["rounds"][self._rounds :]:
+            self.note(round_line(entry))
+        self._rounds = len(status["rounds"])
+        phase = f"round {status['round']}: {status['phase']}"
+        now = time.monotonic()
+        if phase == self._phase and (now < self._next_line or status["phase"] != "OPEN"):
+            return
+        done, target = int(status.get("frames_done", 0)), int(status.get("target_frames", 0))
+        share = f", {done} of {target} frames" if status["phase"] == "OPEN" else ""
+        self.note(phase + share)
+        self._phase = phase
+        self._next_line = now + PLAIN_LINE_EVERY_S
+
+    def note(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class LivePicture(Show):
+    """The picture, redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._notes: list[str] = []
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        if self._live is None:
+            self._live = Live(console=self._console, refresh_per_second=4)
+            self._live.start()
+        self._live.update(picture(status, self._notes))
+
+    def note(self, line: str) -> None:
+        if self._live is None:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._notes.append(line)
+
+
+def show_for(*, quiet: bool) -> Show:
+    """The kind of progress that fits: none, a live picture on a terminal, plain lines elsewhere."""
+    if quiet:
+        return Quiet()
+    console = Console(file=sys.stdout)
+    return LivePicture(console) if console.is_terminal else PlainLines(console)

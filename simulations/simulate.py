@@ -1,0 +1,274 @@
+"""A whole run on one machine, from tokenised speech to a report: what `hocket simulate` and `hocket demo` do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.errors import Code, HocketError
+from common.files import atomic_write
+from common.log import read_events
+from protocol.ticket import Ticket
+from simulations.cluster import Child, Cluster
+from simulations.plan import Plan, PlanProgress
+from simulations.progress import Show
+from simulations.report import build_report
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.1
+MEMORY_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """What a simulated run is.
+
+    Args:
+        data: folder made by `hocket tokenize`; None: `corpus` is tokenised first, and without one the shipped corpus.
+        frames_per_inner_step: of each stage-0 replica.
+        warm_up_steps: inner steps in which the learning rate rises.
+        time_limit_s: after it the run is given up with an error.
+        extra: further lines of the run file as {section: {key: value}}.
+    """
+
+    stages: int = 3
+    replicas: int = 2
+    rounds: int = 3
+    inner_steps: int = 4
+    preset: str = "test"
+    seed: int = 0
+    plan: Plan = field(default_factory=Plan)
+    data: Path | None = None
+    corpus: Path | None = None
+    language: str = "en-US"
+    codec: str = "hocket-16k"
+    wire: str = "fp32"
+    frames_per_inner_step: int = 600
+    microbatches_per_inner_step: int = 4
+    inner_lr: float = 4e-3
+    outer_lr: float = 1.0
+    outer_momentum: float = 0.0
+    warm_up_steps: int = 4
+    threads: int = 1
+    time_limit_s: float = 1800.0
+    name: str = "simulation"
+    extra: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def toml_text(tables: dict[str, dict[str, Any]]) -> str:
+    """TOML of plain tables of strings, numbers, booleans and lists of those."""
+    lines: list[str] = []
+    for name, table in tables.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def run_file(settings: SimulationSettings, manifest: Path) -> str:
+    """The run file of a simulation."""
+    tables: dict[str, dict[str, Any]] = {
+        "run": {"id": f"{settings.name}-{settings.seed}", "seed": settings.seed},
+        "model": {"preset": settings.preset, "stages": settings.stages},
+        "data": {"manifest": str(manifest)},
+        "rounds": {
+            "count": settings.rounds,
+            "frames_per_inner_step": settings.frames_per_inner_step,
+            "microbatches_per_inner_step": settings.microbatches_per_inner_step,
+            "inner_steps": settings.inner_steps,
+            "inner_lr": settings.inner_lr,
+            "warmup_frames": settings.warm_up_steps * settings.frames_per_inner_step * settings.replicas,
+            "outer_lr": settings.outer_lr,
+            "outer_momentum": settings.outer_momentum,
+            "replicas_wanted": settings.replicas,
+        },
+        "aggregation": {"rule": "trimmed_mean", "tolerate": 1},
+        "checkpoint": {"keep": max(settings.rounds, 2)},
+        "network": {"wire": settings.wire},
+    }
+    for section, values in settings.extra.items():
+        tables.setdefault(section, {}).update(values)
+    return toml_text(tables)
+
+
+async def run_command(arguments: list[str], log_path: Path, *, show_errors: bool = False) -> str:
+    """Run `hocket ARGUMENTS` as a child process; returns its standard output.
+
+    Args:
+        show_errors: let its progress, which goes to standard error, through to ours instead of into the log.
+
+    Raises:
+        HocketError: CHILD_FAILED with its last line, which is its own numbered error where it had one.
+    """
+    with log_path.open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "cli.main",
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=None if show_errors else log,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+        )
+        try:
+            output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    if process.returncode != 0:
+        last = log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] or ["its error is above"]
+        raise HocketError(Code.CHILD_FAILED, f"hocket {arguments[0]} ended with {process.returncode}, see {log_path}: {last[0]}")
+    return output.decode()
+
+
+async def prepare_data(settings: SimulationSettings, out: Path, show: Show) -> Path:
+    """The folder of the tokenised data, made when it was not given."""
+    if settings.data is not None:
+        return settings.data.resolve()
+    from tokenizer.corpus import default_corpus
+
+    corpus = settings.corpus.resolve() if settings.corpus is not None else default_corpus()
+    data = out / "data"
+    arguments = ["tokenize", str(corpus), "--language", settings.language, "--codec", settings.codec, "--out", str(data)]
+    show.note(f"tokenising {corpus}")
+    started = time.monotonic()
+    facts = json.loads(await run_command([*arguments, "--key", str(out / "maker.key"), "--json"], out / "tokenize.log"))
+    show.note(
+        f"tokenised {facts['clips']} clips ({facts['minutes']:.1f} minutes) into {facts['shards']} shards, "
+        f"{facts['heldout_clips']} held out, in {time.monotonic() - started:.1f} s"
+    )
+    return data
+
+
+@dataclass
+class FinishedRun:
+    """A run that reached its end while its coordinator is still up."""
+
+    cluster: Cluster
+    ticket: str
+    status: dict[str, Any]
+    report: dict[str, Any]
+
+
+async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, show: Show) -> tuple[dict[str, Any], PlanProgress]:
+    """Watch the run to its end, carry out the fault plan on the way; returns the last status.
+
+    Raises:
+        HocketError: CHILD_FAILED when the coordinator ended by itself, or the time limit passed.
+    """
+    progress = PlanProgress(settings.plan)
+    deadline = time.monotonic() + settings.time_limit_s
+    next_memory = 0.0
+    status: dict[str, Any] = {}
+    reported: set[str] = set()
+    while time.monotonic() < deadline:
+        await cluster.supervise(status)
+        try:
+            status = await cluster.status(ticket)
+        except HocketError as error:
+            if error.code is not Code.COORDINATOR_UNREACHABLE:
+                raise
+            logger.info("no status: %s", error.detail)
+            await asyncio.sleep(POLL_S)
+            continue
+        for action in progress.due(status, time.monotonic()):
+            await cluster.act(action, ticket)
+            show.note(f"{action.kind} stage {action.stage} pid {action.pid}: {action.reason}")
+        for line in cluster.unexpected_ends():
+            if line not in reported:
+                reported.add(line)
+                show.note(line)
+        if time.monotonic() >= next_memory:
+            cluster.sample_memory()
+            next_memory = time.monotonic() + MEMORY_EVERY_S
+        show.status(status)
+        if status["phase"] == "FINISHED":
+            return status, progress
+        await asyncio.sleep(POLL_S)
+    raise HocketError(
+        Code.CHILD_FAILED,
+        f"the run did not end within {settings.time_limit_s:.0f} s: {status.get('phase')}, {status.get('reason')}; "
+        f"logs are in {cluster.out}",
+    )
+
+
+def worker_logs(workers: list[Child]) -> dict[str, list[dict[str, Any]]]:
+    """Event logs of the workers by process name."""
+    return {worker.name: read_events(worker.state_dir / "events.jsonl") for worker in workers}
+
+
+def read_manifests(coordinator_state: Path, rounds: list[dict[str, Any]], coordinator_key: bytes) -> dict[int, dict[str, Any]]:
+    """Verified bodies of the version manifests of the finished rounds, from the coordinator's block store, by round."""
+    from protocol.manifest import open_document
+    from swarm.blocks import BlockStore
+
+    store = BlockStore(coordinator_state / "blocks")
+    return {
+        int(entry["round"]): open_document(store.read_file(entry["cid"]), signer=coordinator_key)
+        for entry in rounds
+        if entry.get("cid")
+    }
+
+
+async def run_simulation(
+    settings: SimulationSettings,
+    out: Path,
+    show: Show,
+    *,
+    after: Callable[[FinishedRun], Awaitable[None]] | None = None,
+) -> dict[str, Any]:
+    """Run a cluster to its end and write `out/report.json`.
+
+    Args:
+        after: called while the coordinator is still up, workers too; it may add to the report.
+
+    Returns: the report.
+    """
+    out = out.resolve()
+    started = time.monotonic()
+    data = await prepare_data(settings, out, show)
+    run_toml = out / "run.toml"
+    atomic_write(run_toml, run_file(settings, data).encode())
+    with show:
+        async with Cluster(out, settings.plan, threads=settings.threads) as cluster:
+            ticket = await cluster.start_coordinator(run_toml)
+            await asyncio.gather(*(cluster.start_worker(ticket) for _ in range(settings.stages * settings.replicas)))
+            show.note(f"started a coordinator and {len(cluster.workers)} workers; logs are in {out}")
+            status, progress = await follow(cluster, ticket, settings, show)
+            coordinator = cluster.coordinator
+            assert coordinator is not None
+            memory = {
+                child.name: {
+                    "own": child.memory.own_bytes,
+                    "children": child.memory.children_bytes,
+                    "total": child.memory.total_bytes,
+                }
+                for child in [coordinator, *cluster.workers]
+            }
+            report = build_report(
+                status=status,
+                logs=worker_logs(cluster.workers),
+                manifests=read_manifests(coordinator.state_dir, status["rounds"], Ticket.decode(ticket).coordinator_key),
+                faults=cluster.faults,
+                coordinator_restarts=cluster.coordinator_restarts,
+                memory=memory,
+                unexpected_ends=cluster.unexpected_ends(),
+                missed_steps=progress.missed,
+                config={"run_toml": run_toml.read_text(encoding="utf-8"), "workers": settings.stages * settings.replicas},
+            )
+            if after is not None:
+                await after(FinishedRun(cluster, ticket, status, report))
+    report["seconds"] = time.monotonic() - started
+    atomic_write(out / "report.json", (json.dumps(report, indent=2, sort_keys=True) + "\n").encode())
+    return report

@@ -1,0 +1,32 @@
+"""Memory of processes, measured on real ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from simulations.memory import PeakMemory, children, descendants, pss_bytes, start_ticks
+
+CHILD = (
+    "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0); print(p.pid, flush=True); p.wait()"
+)
+
+
+def test_a_tree_of_processes_is_seen_and_its_peak_kept() -> None:
+    tree = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert tree.stdout is not None and tree.stdin is not None
+    grandchild = int(tree.stdout.readline())
+    assert children(tree.pid) == [grandchild]
+    assert grandchild in descendants(os.getpid())
+    peak = PeakMemory()
+    peak.sample(tree.pid)
+    first = (peak.own_bytes, peak.children_bytes, peak.total_bytes)
+    assert all(size > 2**20 for size in first[:2]) and peak.total_bytes == peak.own_bytes + peak.children_bytes
+    assert peak.seen[grandchild] == start_ticks(grandchild)
+    tree.stdin.write("\n")
+    tree.stdin.close()
+    tree.wait(timeout=20)
+    peak.sample(tree.pid)
+    assert (peak.own_bytes, peak.children_bytes, peak.total_bytes) == first
+    assert pss_bytes(tree.pid) is None and start_ticks(tree.pid) is None and children(tree.pid) == []

@@ -1,0 +1,93 @@
+"""Progress for people: what a status looks like on a terminal, in a log, and where nobody looks."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from simulations.progress import LivePicture, PlainLines, Quiet, picture, show_for, status_lines
+
+
+def status(phase: str = "OPEN", rounds: int = 1) -> dict[str, Any]:
+    entry = {
+        "loss": 4.5,
+        "heldout_loss": None,
+        "frames": 1000,
+        "seconds": 4.0,
+        "stages": [{"accepted": ["a", "b"], "refused": []}, {"accepted": ["a"], "refused": ["b"]}],
+    }
+    return {
+        "run_id": "run-7",
+        "phase": phase,
+        "round": rounds + 1,
+        "reason": "all are ready",
+        "frames_done": 250,
+        "target_frames": 1000,
+        "rounds": [{**entry, "round": number + 1} for number in range(rounds)],
+        "version": {"round": 1, "cid": "bafyversion"},
+        "stages": [
+            {"stage": 0, "replicas": [{"member": "memberzero", "ready": True, "frames": 120, "alive": True}]},
+            {"stage": 1, "replicas": [{"member": "memberone", "ready": True, "frames": 1, "alive": False}]},
+            {"stage": 2, "replicas": []},
+        ],
+    }
+
+
+def test_a_status_in_lines_names_everything_a_person_asks_for() -> None:
+    text = "\n".join(status_lines(status()))
+    for part in (
+        "run-7",
+        "OPEN",
+        "all are ready",
+        "250 of 1000",
+        "25%",
+        "memberze 120",
+        "lost",
+        "nobody",
+        "4.500",
+        "2/1",
+        "1 refused",
+        "bafyv",
+    ):
+        assert part in text
+
+
+def test_the_picture_holds_table_bar_and_losses() -> None:
+    console = Console(file=io.StringIO(), width=150, force_terminal=True)
+    console.print(picture(status(), ["killed worker-3"]))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in ("stage", "replica 0", "120", "lost", "250 of 1000", "4.500", "killed worker-3", "━"):
+        assert part in text
+
+
+def test_plain_lines_come_once_for_each_round_and_phase() -> None:
+    stream = io.StringIO()
+    show = PlainLines(Console(file=stream, width=200))
+    for _ in range(3):
+        show.status(status())
+    show.status(status(phase="CLOSING"))
+    show.status(status(rounds=2))
+    lines = stream.getvalue().splitlines()
+    assert [line for line in lines if line.startswith("round 1: loss")] == lines[:1]
+    assert sum("round 2: OPEN, 250 of 1000 frames" in line for line in lines) == 1
+    assert "round 2: CLOSING" in lines
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_live_picture_keeps_notes_and_is_taken_down() -> None:
+    console = Console(file=io.StringIO(), width=150, force_terminal=True)
+    with LivePicture(console) as show:
+        show.note("before")
+        show.status(status())
+        show.note("worker-3 was killed")
+        show.status(status())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "before" in text and "worker-3 was killed" in text
+    assert text.rstrip().endswith("\x1b[?25h")
+
+
+def test_output_that_is_no_terminal_gets_plain_lines_and_a_script_gets_none() -> None:
+    assert isinstance(show_for(quiet=False), PlainLines)
+    assert isinstance(show_for(quiet=True), Quiet)
