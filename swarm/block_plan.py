@@ -1,0 +1,133 @@
+"""What to ask whom for next while a file is fetched. A decider: no clock, socket or disk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.errors import Code, HocketError
+from protocol import content
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What a parent says of a block: bytes of the file below it (None for the root), and how deep it lies."""
+
+    size: int | None
+    depth: int
+
+
+class FetchPlan:
+    """The state of one fetch: blocks known of but not yet there, and what is known of each provider.
+
+    A block is fresh (not looked for on disk yet), wanted (free to be asked for), taken, or there.
+
+    Args:
+        root: CID of the file.
+        providers: peer ids, the preferred first.
+        max_bytes: of the file.
+    """
+
+    def __init__(self, root: str, providers: Sequence[str], *, max_bytes: int) -> None:
+        content.parse_cid(root)
+        self._root = root
+        self._max_bytes = max_bytes
+        self._expected: dict[str, _Expected] = {root: _Expected(None, 0)}
+        self._fresh: list[str] = [root]
+        self._wanted: dict[str, None] = {}  # an ordered set
+        self._there: set[str] = set()
+        self._there_bytes = 0
+        self._providers = list(dict.fromkeys(providers))
+        self._lacks: dict[str, set[str]] = {provider: set() for provider in self._providers}
+        self._failures: Counter[str] = Counter()
+        self._reasons: dict[str, str] = {}
+        self._liars: list[str] = []
+
+    @property
+    def finished(self) -> bool:
+        return len(self._there) == len(self._expected)
+
+    @property
+    def providers(self) -> list[str]:
+        """Those still asked, the preferred first."""
+        return list(self._providers)
+
+    def take_fresh(self, max_blocks: int) -> list[str]:
+        """Blocks to be looked for on disk. Each must be given back by `arrived` or `put_back`."""
+        taken, self._fresh = self._fresh[:max_blocks], self._fresh[max_blocks:]
+        return taken
+
+    def take(self, provider: str, *, max_blocks: int, max_bytes: int) -> list[str]:
+        """Blocks to ask `provider` for, none that it is known to lack; each must be given back by `arrived`, `lacks`, `put_back`.
+
+        Args:
+            max_bytes: of all blocks together, as far as their sizes are known; one block is given in any case.
+        """
+        taken: list[str] = []
+        room = max_bytes
+        for cid in self._wanted:
+            if len(taken) == max_blocks or room <= 0:
+                break
+            if cid not in self._lacks[provider]:
+                room -= min(self._expected[cid].size or content.MAX_BLOCK_BYTES, content.MAX_BLOCK_BYTES)
+                taken.append(cid)
+        for cid in taken:
+            del self._wanted[cid]
+        return taken
+
+    def put_back(self, cids: Sequence[str]) -> None:
+        """These were not found or not answered: others may be asked for them."""
+        self._wanted.update(dict.fromkeys(cids))
+
+    def lacks(self, provider: str, cid: str) -> None:
+        """`provider` says that it has not got this block: it is not asked for it again."""
+        self._wanted[cid] = None
+        if provider in self._lacks:
+            self._lacks[provider].add(cid)
+
+    def failed(self, provider: str, reason: str, *, lied: bool, max_failures: int) -> bool:
+        """Count a failed request; True if `provider` is dropped for it now: at its `max_failures`th failure, or its first lie."""
+        self._failures[provider] += 1
+        self._reasons[provider] = reason
+        if provider not in self._providers or not (lied or self._failures[provider] >= max_failures):
+            return False
+        self._providers.remove(provider)
+        if lied:
+            self._liars.append(provider)
+        return True
+
+    def arrived(self, cid: str, data: bytes) -> None:
+        """A block that matches its CID is there.
+
+        Raises:
+            HocketError: BLOCK_DAMAGED if it does not fit what its parent says, or the tree is too deep;
+                MESSAGE_TOO_LARGE if the file, or its blocks, are larger than allowed.
+        """
+        expected = self._expected[cid]
+        links = content.links(cid, data)
+        size = sum(link.size for link in links) if links else len(data)
+        if expected.size is not None and size != expected.size:
+            raise HocketError(Code.BLOCK_DAMAGED, f"{cid} holds {size} bytes of its file where its parent says {expected.size}")
+        if size > self._max_bytes:
+            raise HocketError(Code.MESSAGE_TOO_LARGE, f"file {self._root} of {size} bytes, at most {self._max_bytes}")
+        self._there.add(cid)
+        self._there_bytes += len(data)
+        if self._there_bytes > self._max_bytes + self._max_bytes // 64 + content.MAX_BLOCK_BYTES:
+            raise HocketError(Code.MESSAGE_TOO_LARGE, f"the blocks of file {self._root} say little in many bytes")
+        if links and expected.depth == content.MAX_DEPTH:
+            raise HocketError(Code.BLOCK_DAMAGED, f"the tree of {self._root} is deeper than {content.MAX_DEPTH} levels")
+        for link in links:
+            known = self._expected.get(link.cid)
+            if known is None:
+                self._expected[link.cid] = _Expected(link.size, expected.depth + 1)
+                self._fresh.append(link.cid)
+            elif known.size not in (None, link.size):
+                raise HocketError(Code.BLOCK_DAMAGED, f"{link.cid} is said to hold {known.size} and {link.size} bytes")
+
+    def fault(self) -> HocketError:
+        """Why the fetch cannot go on, once no provider can be asked for anything."""
+        missing = next(iter(self._wanted), self._root)
+        reasons = "; ".join(f"{provider}: {reason}" for provider, reason in self._reasons.items())
+        code = Code.BLOCK_DAMAGED if self._liars else Code.BLOCK_NOT_FOUND
+        return HocketError(code, f"{missing}, of file {self._root}" + (f" ({reasons})" if reasons else ""))

@@ -1,0 +1,96 @@
+"""Blocks on disk, each under its CID: a file is whole or absent, and is checked whenever it is read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from common.errors import Code, HocketError
+from common.files import atomic_write, disk_error
+from protocol import content
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_FILE_BYTES = 8 << 30
+
+
+class BlockStore:
+    """Blocks in a directory, `<last two characters of the CID>/<CID>`. Several processes may use one directory.
+
+    Args:
+        path: made when absent.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, path) from error
+
+    def _file(self, cid: str) -> Path:
+        content.parse_cid(cid)  # nothing but a CID becomes a path
+        return self._path / cid[-2:] / cid
+
+    def has(self, cid: str) -> bool:
+        return self._file(cid).is_file()
+
+    def put(self, cid: str, data: bytes | memoryview) -> None:
+        """Keep a block.
+
+        Raises:
+            HocketError: BLOCK_DAMAGED or MESSAGE_TOO_LARGE if `data` is not the block; DISK_FULL, STATE_UNREADABLE.
+        """
+        content.verify_block(cid, data)
+        path = self._file(cid)
+        if not path.is_file():
+            atomic_write(path, [data])
+
+    def get(self, cid: str) -> bytes:
+        """The bytes of a block. A damaged one is removed, so that it is fetched again.
+
+        Raises:
+            HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED, STATE_UNREADABLE.
+        """
+        path = self._file(cid)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise HocketError(Code.BLOCK_NOT_FOUND, cid) from error
+        except OSError as error:
+            raise disk_error(error, path) from error
+        try:
+            content.verify_block(cid, data)
+        except HocketError as error:
+            logger.warning("block %s is damaged on disk and is removed", cid)
+            path.unlink(missing_ok=True)
+            raise HocketError(Code.BLOCK_DAMAGED, f"{cid}, on disk") from error
+        return data
+
+    def add_bytes(self, data: bytes | memoryview) -> str:
+        """Keep the blocks of a file with these bytes; the CID of its root."""
+        return self._add(content.iter_blocks(data))
+
+    def add_file(self, path: Path) -> str:
+        """Keep the blocks of a file on disk; the CID of its root. STATE_UNREADABLE if it cannot be read."""
+        return self._add(content.iter_file_blocks(path))
+
+    def _add(self, blocks: Iterable[tuple[str, bytes]]) -> str:
+        root = ""
+        for cid, data in blocks:
+            self.put(cid, data)
+            root = cid
+        return root
+
+    def read_file(self, root: str, *, max_bytes: int = DEFAULT_MAX_FILE_BYTES) -> bytes:
+        """The whole file under a root CID.
+
+        Raises:
+            HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED, MESSAGE_TOO_LARGE.
+        """
+        return b"".join(content.read_file(root, self.get, max_bytes=max_bytes))
+
+    def export(self, root: str, path: Path, *, max_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
+        """Write the file under a root CID to `path`, block by block; on an error nothing is left there."""
+        atomic_write(path, content.read_file(root, self.get, max_bytes=max_bytes))

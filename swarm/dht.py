@@ -1,0 +1,130 @@
+"""The directory in hivemind's DHT, run inside our own event loop over the carrier's daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import msgpack
+from google.protobuf.message import DecodeError
+from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import P2P
+
+from common.errors import Code, HocketError
+from protocol.generated import hocket_pb2 as pb
+from swarm.carrier import PeerAddress
+from swarm.records import MAX_RECORD_BYTES, MAX_STAGES, Directory, check_announcement, check_record, record_key, wall_clock_ms
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S = 20.0
+MAX_KEYS = 4096
+EXPIRY_SLACK_S = 0.001  # a double holds milliseconds since the epoch, but not exactly
+
+
+class PeerRecordValidator(RecordValidatorBase):
+    """Lets only good peer records into the DHT: what we are asked to store, and what we are given.
+
+    Args:
+        run_id: of the only run whose records are taken; empty: of any run.
+    """
+
+    def __init__(self, run_id: str, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._run_id = run_id
+        self._now_ms = now_ms
+
+    def validate(self, record: DHTRecord) -> bool:
+        try:
+            self._check(record)
+        except (HocketError, DecodeError, ValueError) as error:
+            logger.info("a DHT record is refused: %s", error)
+            return False
+        return True
+
+    def _check(self, record: DHTRecord) -> None:
+        if len(record.value) > MAX_RECORD_BYTES + 8 or len(record.subkey) > 128:
+            raise ValueError("too long")
+        peer_id, data = msgpack.unpackb(record.subkey), msgpack.unpackb(record.value)
+        if not isinstance(peer_id, str) or not isinstance(data, bytes):
+            raise ValueError("neither a peer id nor a signed record")
+        signed = pb.Signed.FromString(data)
+        header = pb.SignedHeader.FromString(signed.header)
+        if self._run_id and header.run_id != self._run_id:
+            raise ValueError("of another run")
+        if header.stage >= MAX_STAGES or DHTID.generate(record_key(header.run_id, header.stage)).to_bytes() != record.key:
+            raise ValueError("under another key than that of its run and stage")
+        found = check_record(signed, run_id=header.run_id, stage=header.stage, peer_id=peer_id, now_ms=self._now_ms())
+        if record.expiration_time > found.expires_ms / 1000 + EXPIRY_SLACK_S:
+            raise ValueError("stored for longer than it says")
+
+
+class DhtDirectory(Directory):
+    """See `Directory`. Make it with `join`."""
+
+    def __init__(self, node: DHTNode, now_ms: Callable[[], int]) -> None:
+        self._node = node
+        self._now_ms = now_ms
+
+    @classmethod
+    async def join(
+        cls, p2p: P2P, bootstrap: Sequence[PeerAddress], *, run_id: str = "", now_ms: Callable[[], int] = wall_clock_ms
+    ) -> DhtDirectory:
+        """Take part in the DHT of `bootstrap`, peers that are connected already, or begin one of our own.
+
+        Raises:
+            HocketError: BOOTSTRAP_UNREACHABLE if none of them answers as a DHT node.
+        """
+        try:
+            node = await DHTNode.create(
+                p2p=p2p,
+                initial_peers=[f"/p2p/{peer.peer_id}" for peer in bootstrap],
+                record_validator=PeerRecordValidator(run_id, now_ms),
+                cache_locally=False,  # a cached stage would hide who came since
+                cache_nearest=0,
+                cache_on_store=False,
+                strict=False,
+            )
+        except RuntimeError as error:
+            raise HocketError(Code.BOOTSTRAP_UNREACHABLE, "the bootstrap peers answer, but not as nodes of the DHT") from error
+        node.protocol.storage.maxsize = MAX_KEYS
+        return cls(node, now_ms)
+
+    async def announce(self, record: pb.Signed, run_id: str, stage: int, peer_id: str, expires_ms: int) -> None:
+        check_announcement(record, run_id, stage, peer_id, expires_ms, self._now_ms())
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                stored = await self._node.store(
+                    record_key(run_id, stage), record.SerializeToString(), expires_ms / 1000, subkey=peer_id
+                )
+        except TimeoutError as error:
+            raise HocketError(Code.PEER_SILENT, f"the DHT took no record within {ANSWER_S:g} s") from error
+        if not stored:
+            logger.warning("the DHT did not take our record of stage %d: it holds one that expires later", stage)
+
+    async def find(self, run_id: str, stage: int) -> list[pb.PeerRecord]:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                entry = await self._node.get(record_key(run_id, stage), latest=True)
+        except TimeoutError as error:
+            raise HocketError(Code.PEER_SILENT, f"the DHT gave no records within {ANSWER_S:g} s") from error
+        now_ms = self._now_ms()
+        found = []
+        entries = entry.value if entry is not None and isinstance(entry.value, dict) else {}
+        for peer_id, (data, _) in sorted(entries.items()):
+            try:
+                record = check_record(pb.Signed.FromString(data), run_id=run_id, stage=stage, peer_id=peer_id, now_ms=now_ms)
+            except (HocketError, DecodeError) as error:
+                logger.info("a record of stage %d is left out: %s", stage, error)
+                continue
+            if record.expires_ms > now_ms:
+                found.append(record)
+        return found
+
+    async def close(self) -> None:
+        """Leave. The carrier stops the daemon after this."""
+        self._node.is_alive = False
+        if self._node.cache_refresh_task is not None:
+            self._node.cache_refresh_task.cancel()

@@ -1,0 +1,224 @@
+"""One call after another over one kept-open byte stream: the caller's side and the server's side of it.
+
+Both carriers use this; they differ only in where the bytes go. A stream carries one call at a time. While the server reads
+a request and while its handler runs, it sends a WAITING frame every half second, so the caller judges its peer by
+silence alone, however long the work takes. The caller gives a call up by closing the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from common.errors import Code, HocketError
+from swarm.carrier import WAITING_EVERY_S, Handler, Message, Part, PeerRefused
+from swarm.frames import FRAME, WAITING_FRAME, Assembler, FrameType, broken, encode, error_frame, frame_header, read_error
+
+logger = logging.getLogger(__name__)
+
+STALL_S = 120.0
+IDLE_STREAM_S = 900.0
+LINGER_S = 5.0
+
+
+class Writer(Protocol):
+    """The part of `asyncio.StreamWriter` that is needed."""
+
+    def write(self, data: Part) -> None: ...
+    async def drain(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class FrameStream:
+    """Frames over a reader and a writer.
+
+    Args:
+        on_sent: is told the size [bytes] of each piece written.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: Writer, on_sent: Callable[[int], None]) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._on_sent = on_sent
+        self._closed = False
+        self._draining = 0
+
+    @property
+    def usable(self) -> bool:
+        """False once either side has closed it, as far as is known here."""
+        return not self._closed and not self._reader.at_eof() and self._reader.exception() is None
+
+    async def receive(self) -> tuple[FrameType, bytes]:
+        """The next frame; STREAM_BROKEN when the stream has ended, anywhere."""
+        try:
+            kind, size = frame_header(await self._reader.readexactly(FRAME.size))
+            return kind, await self._reader.readexactly(size) if size else b""
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise broken("the stream ended before its end frame") from error
+
+    async def send(self, piece: Part) -> None:
+        """Write `piece` and wait until the stream takes more; STREAM_BROKEN when it is gone, or takes nothing for 2 minutes."""
+        if self._closed:
+            raise broken("the stream is closed")
+        self._on_sent(memoryview(piece).nbytes)
+        self._draining += 1
+        try:
+            self._writer.write(piece)
+            async with asyncio.timeout(STALL_S):
+                await self._writer.drain()
+        except OSError as error:  # a TimeoutError is one
+            raise broken("the stream was closed, or stalled, while it was written") from error
+        finally:
+            self._draining -= 1
+
+    async def send_message(self, message: Message) -> None:
+        for piece in encode(message):
+            await self.send(piece)
+
+    async def send_answer(self, message: Message) -> None:
+        """As `send_message`; apart so that a carrier for tests can lose or cut exactly the answer."""
+        await self.send_message(message)
+
+    async def send_sign_of_life(self) -> None:
+        """A WAITING frame, unless earlier bytes still wait to be taken: those are as good a sign, and come first."""
+        if not self._draining:
+            await self.send(WAITING_FRAME)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._writer.close()
+
+
+async def call_over(
+    stream: FrameStream, peer_id: str, request: Message, *, silence_s: float, deadline: float, max_answer_bytes: int
+) -> Message:
+    """One call as the caller sees it. Unless it returns, the stream must be closed: what is still under way on it is unknown.
+
+    Args:
+        deadline: on the loop's clock [s].
+
+    Raises:
+        HocketError: PEER_SILENT, STREAM_BROKEN, MESSAGE_TOO_LARGE, PEER_REFUSED.
+    """
+    loop = asyncio.get_running_loop()
+    sending = asyncio.create_task(stream.send_message(request))
+    assembler = Assembler(max_answer_bytes)
+    try:
+        while True:
+            silent_at = loop.time() + silence_s
+            try:
+                async with asyncio.timeout_at(min(silent_at, deadline)):
+                    kind, payload = await stream.receive()
+            except TimeoutError as error:
+                late = deadline <= silent_at
+                why = "did not answer within the call's deadline" if late else f"sent nothing for {silence_s:g} s"
+                raise HocketError(Code.PEER_SILENT, f"{peer_id} {why}") from error
+            if kind is FrameType.WAITING:
+                continue
+            if kind is FrameType.ERROR:
+                raise PeerRefused(peer_id, *read_error(payload))
+            answer = assembler.add(kind, payload)
+            if answer is not None:
+                async with asyncio.timeout_at(min(silent_at, deadline)):
+                    await sending  # over in a moment: the peer has read all of it
+                return answer
+    finally:
+        await _stop(sending)
+
+
+async def serve_over(
+    stream: FrameStream, peer_id: str, handler: Handler, *, max_request_bytes: int, waiting_every_s: float = WAITING_EVERY_S
+) -> None:
+    """Answer calls over `stream` until it ends, breaks, or stays unused for 15 minutes; then close it.
+
+    Args:
+        peer_id: of the caller.
+    """
+    try:
+        while True:
+            async with asyncio.timeout(IDLE_STREAM_S):
+                kind, payload = await stream.receive()
+            ticker = asyncio.create_task(_tick(stream, waiting_every_s))
+            try:
+                request = await _receive_request(stream, kind, payload, max_request_bytes)
+                answer = await _handle(stream, peer_id, handler, request)
+            except HocketError as error:
+                if error.code is Code.STREAM_BROKEN:
+                    raise
+                answer = error_frame(int(error.code), error.detail)
+            finally:
+                await _stop(ticker)
+            if isinstance(answer, bytes):
+                await stream.send(answer)
+                await _linger(stream)
+                return
+            await stream.send_answer(answer)
+    except HocketError as error:
+        logger.debug("a stream of %s ends: %s", peer_id, error.detail)
+    except TimeoutError:
+        logger.debug("a stream of %s ends: nothing came", peer_id)
+    finally:
+        stream.close()
+
+
+async def _receive_request(stream: FrameStream, kind: FrameType, payload: bytes, limit_bytes: int) -> Message:
+    assembler = Assembler(limit_bytes)
+    while True:
+        request = assembler.add(kind, payload)
+        if request is not None:
+            return request
+        async with asyncio.timeout(STALL_S):
+            kind, payload = await stream.receive()
+
+
+async def _handle(stream: FrameStream, peer_id: str, handler: Handler, request: Message) -> Message | bytes:
+    """The handler's answer, or the error frame in its place; STREAM_BROKEN, and the handler cancelled, if the caller goes."""
+
+    async def run() -> Message:
+        return await handler(peer_id, request)
+
+    handling = asyncio.create_task(run())
+    watching = asyncio.create_task(stream.receive())
+    try:
+        await asyncio.wait({handling, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done() and not handling.done():
+            raise broken("the caller closed the stream" if watching.exception() else "the caller spoke out of turn")
+    finally:
+        await _stop(watching)
+        await _stop(handling)
+    if handling.cancelled():
+        raise broken("the handler was cancelled")
+    fault = handling.exception()
+    if fault is None:
+        return handling.result()
+    if isinstance(fault, HocketError):
+        return error_frame(int(fault.code), fault.detail)
+    logger.error("a handler failed on a request of %s", peer_id, exc_info=fault)
+    return error_frame(0, type(fault).__name__)
+
+
+async def _linger(stream: FrameStream) -> None:
+    """Read on, for a moment, until the caller closes: closing on unread bytes could take back the error just sent."""
+    async with asyncio.timeout(LINGER_S):
+        while True:
+            await stream.receive()
+
+
+async def _tick(stream: FrameStream, every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await stream.send_sign_of_life()
+        except HocketError:
+            return  # whoever reads or writes the stream meets the same fault and reports it
+
+
+async def _stop(task: asyncio.Task[object]) -> None:
+    """Cancel `task` and wait until it is over; its result or exception stays with it."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # marks it as seen; who needs it asks again

@@ -1,0 +1,159 @@
+"""Peer records: where the members of a stage are. Signed by the member, short-lived, kept in the DHT.
+
+The roster says who serves a stage; a record says only where. Under the key of (run, stage) each peer has one entry, named by
+its peer id: a serialized `Signed` with method "peer_record" around a `PeerRecord`.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from google.protobuf.message import DecodeError
+
+from common.errors import Code, HocketError
+from protocol.generated import hocket_pb2 as pb
+from protocol.identity import MemberKey, member_id
+from protocol.messages import make_signed, open_signed
+
+METHOD = "peer_record"
+MAX_LIFE_MS = 60_000
+MAX_MULTIADDRS = 16
+MAX_MULTIADDR_CHARACTERS = 256
+MAX_RECORD_BYTES = 8192
+MAX_STAGES = 1024
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def record_key(run_id: str, stage: int) -> str:
+    """The DHT key under which the peers of a stage are found."""
+    return f"hocket/peers/1/{stage}/{run_id}"
+
+
+def _refused(why: str) -> HocketError:
+    return HocketError(Code.SIGNATURE_INVALID, f"peer record: {why}")
+
+
+def make_record(
+    key: MemberKey,
+    *,
+    run_id: str,
+    stage: int,
+    peer_id: str,
+    multiaddrs: Sequence[str],
+    version_cid: str,
+    throughput: float,
+    now_ms: int,
+    life_ms: int = MAX_LIFE_MS,
+) -> pb.Signed:
+    """A signed record of ours.
+
+    Args:
+        multiaddrs: each ending in `/p2p/<peer_id>`; the first 16 are taken.
+        version_cid: manifest CID of the version held; empty if none.
+        throughput: frames per second.
+        life_ms: until it expires, at most a minute.
+    """
+    record = pb.PeerRecord(
+        member_id=key.member_id,
+        peer_id=peer_id,
+        multiaddrs=list(multiaddrs)[:MAX_MULTIADDRS],
+        version_cid=version_cid,
+        throughput=throughput,
+        expires_ms=now_ms + life_ms,
+        stage=stage,
+    )
+    return make_signed(key, method=METHOD, payload=record, run_id=run_id, receiver="", stage=stage, now_ms=now_ms)
+
+
+def check_record(signed: pb.Signed, *, run_id: str, stage: int, peer_id: str, now_ms: int) -> pb.PeerRecord:
+    """The record inside, if everything about it holds. Whether its member is on the roster is the caller's question.
+
+    Expiry is left to the reader: a record that runs out between two looks is old, not false.
+
+    Raises:
+        HocketError: SIGNATURE_INVALID with the reason.
+    """
+    if signed.ByteSize() > MAX_RECORD_BYTES:
+        raise _refused(f"{signed.ByteSize()} bytes long")
+    header, payload = open_signed(
+        signed, method=METHOD, run_id=run_id, receiver="", now_ms=now_ms, nonces=None, window_ms=2 * MAX_LIFE_MS
+    )
+    try:
+        record = pb.PeerRecord.FromString(payload)
+    except DecodeError as error:
+        raise _refused("it cannot be read") from error
+    if record.member_id != member_id(header.public_key):
+        raise _refused("it was signed by another member")
+    if not record.peer_id or record.peer_id != peer_id:
+        raise _refused(f"it is of peer {record.peer_id[:60]!r}, stored under {peer_id[:60]!r}")
+    if not record.stage == header.stage == stage:
+        raise _refused("it is of another stage")
+    if not header.time_ms < record.expires_ms <= header.time_ms + MAX_LIFE_MS:
+        raise _refused("it lives longer than a minute")
+    if len(record.multiaddrs) > MAX_MULTIADDRS:
+        raise _refused(f"{len(record.multiaddrs)} addresses")
+    for address in record.multiaddrs:
+        if len(address) > MAX_MULTIADDR_CHARACTERS or not address.endswith(f"/p2p/{peer_id}"):
+            raise _refused(f"{address[:80]!r} is no address of its peer")
+    if not 0 <= record.throughput < float("inf"):
+        raise _refused("its throughput is no number of frames")
+    return record
+
+
+class Directory(ABC):
+    """Where peers announce themselves and find others."""
+
+    @abstractmethod
+    async def announce(self, record: pb.Signed, run_id: str, stage: int, peer_id: str, expires_ms: int) -> None:
+        """Publish a record of ours; to be renewed before it expires.
+
+        Raises:
+            HocketError: SIGNATURE_INVALID for a record that nobody would take; PEER_SILENT if the directory does not answer.
+        """
+
+    @abstractmethod
+    async def find(self, run_id: str, stage: int) -> list[pb.PeerRecord]:
+        """The records of a stage that hold now: verified, not expired, ordered by peer id.
+
+        Raises:
+            HocketError: PEER_SILENT if the directory does not answer.
+        """
+
+
+class MemoryDirectory(Directory):
+    """A directory inside one process, with the same checks.
+
+    Args:
+        now_ms: the clock, milliseconds since the epoch.
+    """
+
+    def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._now_ms = now_ms
+        self._records: dict[tuple[str, int], dict[str, pb.Signed]] = {}
+
+    async def announce(self, record: pb.Signed, run_id: str, stage: int, peer_id: str, expires_ms: int) -> None:
+        check_announcement(record, run_id, stage, peer_id, expires_ms, self._now_ms())
+        self._records.setdefault((run_id, stage), {})[peer_id] = record
+
+    async def find(self, run_id: str, stage: int) -> list[pb.PeerRecord]:
+        now_ms = self._now_ms()
+        found = []
+        for peer_id, signed in sorted(self._records.get((run_id, stage), {}).items()):
+            record = pb.PeerRecord.FromString(signed.payload)  # checked when it was announced
+            if record.expires_ms > now_ms:
+                found.append(record)
+            else:
+                del self._records[run_id, stage][peer_id]
+        return found
+
+
+def check_announcement(record: pb.Signed, run_id: str, stage: int, peer_id: str, expires_ms: int, now_ms: int) -> None:
+    """SIGNATURE_INVALID unless the record is good now and is what the announcement says."""
+    found = check_record(record, run_id=run_id, stage=stage, peer_id=peer_id, now_ms=now_ms)
+    if found.expires_ms != expires_ms:
+        raise _refused("it expires at another time than announced")
