@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_utterances import make, small_config
+
+from common.errors import Code, HocketError
+from tts import delay
+from tts.dropout import PassContext
+from tts.durations import fit, stretch
+from tts.reference import InnerSettings, ReferenceTrainer, cut_microbatches
+from tts.stages import Stage, build_stages, collate
+from tts.synthesis import choose, predict_durations, speak, unit_draw
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[list[Stage], list]:  # type: ignore[type-arg]
+    """A model that has learnt six utterances by heart."""
+    torch.set_num_threads(1)
+    config = small_config(dropout=0.0, code_corruption=0.1)
+    utterances = make(6, config=config)
+    trainer = ReferenceTrainer(config, 2, InnerSettings(peak_lr=6e-3, floor=0.05, warmup_frames=1000, total_frames=40_000))
+    batches = cut_microbatches(utterances, 1, config)
+    step = 0
+    while trainer.frames_done < 40_000:
+        trainer.inner_step([(step, batches[0])])
+        step += 1
+    return trainer.stages, utterances
+
+
+def test_a_few_utterances_are_recalled(trained) -> None:  # type: ignore[no-untyped-def]
+    stages, utterances = trained
+    right = total = 0
+    for utterance in utterances:
+        codes = speak(stages, utterance.phonemes, utterance.word_starts, temperature=0.0, guidance=1.0, durations=utterance.durations)
+        assert codes.shape == utterance.codes.shape and codes.dtype == np.uint16
+        right, total = right + int((codes == utterance.codes).sum()), total + codes.size
+    assert right / total > 0.9
+    predicted = np.concatenate([predict_durations(stages[0], u.phonemes, u.word_starts) for u in utterances])
+    true = np.concatenate([u.durations for u in utterances])
+    assert np.abs(predicted - true).mean() < 0.5
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.0])
+def test_cached_greedy_speech_is_what_the_whole_sequence_at_once_says(guidance: float) -> None:
+    config = small_config()
+    stages = build_stages(config, 3, seed=5)
+    (utterance,) = make(1, seed=3, config=config)
+    codes = speak(stages, utterance.phonemes, utterance.word_starts, temperature=0.0, guidance=guidance, durations=utterance.durations)
+    spoken = type(utterance)(**{**vars(utterance), "codes": codes})
+    batch, ctx = collate([spoken, spoken], config), PassContext()
+    with torch.no_grad():
+        states, _ = stages[0].text.encode(batch.phonemes, batch.word_starts, batch.n_phonemes, batch.speaker, batch.language, ctx)
+        hidden = stages[0].text.condition(states, batch.durations, batch.n_frames, torch.tensor([False, True]), ctx)
+        hidden = hidden + stages[0].codes(batch.codes, batch.n_frames, ctx)
+        for stage in stages:
+            hidden = stage._run_blocks(hidden, ctx)
+        given_text, without = stages[-1].heads.logits(hidden)[..., : config.codebook_size].log_softmax(-1)
+    mixed = without + guidance * (given_text - without)
+    expected = delay.undelay(mixed.argmax(-1).T[None])[0]
+    assert np.array_equal(expected.numpy(), codes)
+
+
+@pytest.mark.parametrize("rate", [0.7, 1.0, 1.4])
+def test_the_length_is_exactly_the_rate_times_the_durations(rate: float) -> None:
+    config = small_config()
+    stages = build_stages(config, 1, seed=1)
+    (utterance,) = make(1, seed=8, config=config)
+    natural = predict_durations(stages[0], utterance.phonemes, utterance.word_starts)
+    codes = speak(stages, utterance.phonemes, utterance.word_starts, rate=rate, guidance=1.0)
+    assert codes.shape[1] == max(1, int(np.floor(natural.sum() * rate + 0.5)))
+    assert codes.max() < config.codebook_size  # no EOS among them
+    given = speak(stages, utterance.phonemes, utterance.word_starts, rate=rate, guidance=1.0, durations=utterance.durations)
+    assert given.shape[1] == int(np.floor(utterance.n_frames * rate + 0.5))
+
+
+def test_draws_depend_on_the_seed_alone() -> None:
+    config = small_config()
+    stages = build_stages(config, 2, seed=1)
+    (utterance,) = make(1, seed=4, config=config)
+
+    def say(seed: int) -> np.ndarray:  # type: ignore[type-arg]
+        return speak(stages, utterance.phonemes, utterance.word_starts, seed=seed, temperature=1.0, durations=utterance.durations)
+
+    torch.manual_seed(1)
+    first = say(1)
+    torch.manual_seed(2)
+    assert np.array_equal(first, say(1))
+    assert not np.array_equal(first, say(2))
+
+
+def test_the_number_of_stages_does_not_matter() -> None:
+    config = small_config()
+    (utterance,) = make(1, seed=4, config=config)
+    spoken = [speak(build_stages(config, n, seed=6), utterance.phonemes, utterance.word_starts) for n in (1, 3)]
+    assert np.array_equal(spoken[0], spoken[1])
+
+
+@given(st.lists(st.floats(0, 40), min_size=1, max_size=60), st.floats(0.3, 3.0))
+def test_stretched_durations_have_the_exact_total(durations: list[float], rate: float) -> None:
+    lengths = stretch(np.array(durations), rate)
+    total = max(1, int(np.floor(np.cumsum(np.array(durations))[-1] * rate + 0.5)))
+    assert lengths.sum() == total and lengths.min() >= 0
+    if total >= len(durations):
+        assert lengths.min() >= 1
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=50), st.integers(1, 400))
+def test_fitted_durations_sum_to_the_frames(durations: list[int], frames: int) -> None:
+    lengths = fit(np.array(durations), frames)
+    assert lengths.sum() == frames and lengths.min() >= 0
+
+
+def test_stretch_at_rate_one_changes_nothing() -> None:
+    durations = np.array([1, 5, 2, 9])
+    assert np.array_equal(stretch(durations, 1.0), durations)
+
+
+def test_choice_follows_the_probabilities() -> None:
+    logits = torch.tensor([[0.5, 0.3, 0.2, 1e-9]]).log()
+    draws = [unit_draw(9, frame, 0) for frame in range(4000)]
+    counts = np.bincount([int(choose(logits, [draw], 1.0, 0)) for draw in draws], minlength=4) / len(draws)
+    assert np.abs(counts - [0.5, 0.3, 0.2, 0]).max() < 0.03
+    assert {int(choose(logits, [draw], 1.0, 2)) for draw in draws} == {0, 1}
+    assert int(choose(logits, [0.99], 0.0, 0)) == 0
+    assert int(choose(logits, [0.0], 5.0, 3)) == 0
+
+
+def test_bad_requests_are_refused() -> None:
+    config = small_config()
+    stages = build_stages(config, 2)
+    with pytest.raises(HocketError) as caught:
+        speak(stages, np.array([], int), np.array([], int))
+    assert caught.value.code is Code.NO_PHONEMES
+    with pytest.raises(HocketError) as caught:
+        speak(stages, np.array([config.n_phonemes]), np.array([0]))
+    assert caught.value.code is Code.INPUT_INVALID
+    with pytest.raises(HocketError) as caught:
+        speak(stages, np.array([1]), np.array([0]), rate=0.0)
+    assert caught.value.code is Code.OPTION_INVALID
+    with pytest.raises(HocketError) as caught:
+        speak(stages[:1], np.array([1]), np.array([0]))
+    assert caught.value.code is Code.STAGES_INVALID
+    with pytest.raises(HocketError) as caught:
+        speak(stages, np.array([1] * 10), np.array([0] * 10), durations=np.array([600] * 10))
+    assert caught.value.code is Code.INPUT_INVALID
