@@ -171,7 +171,7 @@ class VersionManifest(_Part):
     accepted: list[UpdateEntry] = []
     refused: list[RefusedUpdate] = []
     heldout_loss: float | None = None
-    dataset_cid: str
+    dataset_cid: Cid
     codec: dict[str, Any] = {}
 
     @model_validator(mode="after")

@@ -213,7 +213,9 @@ def test_peer_keys_of_any_other_form_are_refused(data: bytes) -> None:
 
 def test_base58_keeps_leading_zeros() -> None:
     # From the Bitcoin project's published test vectors.
-    assert base58_encode(bytes.fromhex("00eb15231dfceb60925886b67d065299925915aeb172c06647")) == "1NS17iag9jJgTHD1VXjvLCEnZuQ3rJDE9L"
+    assert (
+        base58_encode(bytes.fromhex("00eb15231dfceb60925886b67d065299925915aeb172c06647")) == "1NS17iag9jJgTHD1VXjvLCEnZuQ3rJDE9L"
+    )
     assert base58_encode(b"\0\0\0") == "111"
     assert base58_encode(b"") == ""
 
@@ -223,7 +225,9 @@ def test_the_libp2p_daemon_gives_our_identity_file_the_same_peer_id(tmp_path: Pa
     key = PeerKey.load_or_create(tmp_path / "peer.key")
 
     async def peer_id() -> str:
-        daemon = await p2p.P2P.create(identity_path=str(tmp_path / "peer.key"), host_maddrs=["/ip4/127.0.0.1/tcp/0"], dht_mode="client")
+        daemon = await p2p.P2P.create(
+            identity_path=str(tmp_path / "peer.key"), host_maddrs=["/ip4/127.0.0.1/tcp/0"], dht_mode="client"
+        )
         try:
             return daemon.peer_id.to_base58()
         finally:
