@@ -1,0 +1,200 @@
+"""From a closed round to the next version: aggregate each stage, publish, clean up. Can be killed and resumed anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+from coordinator.aggregate import StageOutcome, Submitted, aggregate_stage
+from coordinator.children import python_module, run_once
+from coordinator.core import Core
+from coordinator.versions import Versions, tensor_infos
+from protocol.manifest import RefusedUpdate, StageFile, UpdateEntry, VersionManifest
+
+logger = logging.getLogger(__name__)
+
+
+class Assembly:
+    """Makes versions.
+
+    Args:
+        core: the run; its state says what was submitted and what is done already.
+        versions: working files and the block store.
+        state_dir: where acknowledged updates lie.
+    """
+
+    def __init__(self, core: Core, versions: Versions, state_dir: Path) -> None:
+        self._core = core
+        self._versions = versions
+        self._state_dir = state_dir
+
+    # ---- the first version -------------------------------------------------------------------------------------------
+
+    async def genesis(self) -> None:
+        """Make version 0 in a child process, unless there is a version already, and load the newest one's manifest."""
+        core, state = self._core, self._core.state
+        if state.version < 0:
+            folder = self._versions.folder(0)
+            config_path = self._state_dir / "model.json"
+            config_path.write_text(json.dumps(state.model_config), encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            await run_once(
+                python_module("tts.genesis", "--config", str(config_path), "--stages", str(state.stages),
+                              "--seed", str(core.config.run.seed), "--out", str(folder)),
+                self._state_dir / "genesis.log",
+            )  # fmt: skip
+            stages = [
+                await asyncio.to_thread(self._versions.stage_file, 0, stage, momentum=False) for stage in range(state.stages)
+            ]
+            await self._publish(VersionManifest(
+                run_id=state.run_id, version=0, round=0, model=state.model_config, stages=stages, outer=self._outer(),
+                data_cursor=self._cursor(0), dataset_cid=state.dataset["cid"], codec=state.dataset["codec"],
+            ), frames=0, record=None)  # fmt: skip
+        core.manifest = self._versions.load(state.base_cid)
+        self._clean_up()
+
+    # ---- a round's version -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Aggregate the round whose updates are in and publish its version.
+
+        Raises:
+            HocketError: DISK_FULL and the like; what was done is kept and the next start goes on from there.
+        """
+        core, state = self._core, self._core.state
+        assert core.manifest is not None
+        base = core.manifest
+        for stage in range(state.stages):
+            if stage not in state.stage_results:
+                await self._aggregate(base, stage)
+                core.faults.reach("coordinator.aggregate.stage", stage=stage, round=state.round)
+        results = [state.stage_results[stage] for stage in range(state.stages)]
+        frames = state.counts["frames"]
+        manifest = VersionManifest(
+            run_id=state.run_id,
+            version=base.version + 1,
+            round=state.round,
+            model=state.model_config,
+            stages=[StageFile.model_validate(one["file"]) for one in results],
+            outer=self._outer(),
+            data_cursor=self._cursor(state.frames_counted + frames),
+            accepted=[
+                UpdateEntry(
+                    member=one.member, stage=one.stage, sha256=one.sha256, frames=one.frames, microbatches=len(one.microbatches)
+                )
+                for (stage, member), one in sorted(state.updates.items()) if member in results[stage]["accepted"]
+            ],
+            refused=[
+                RefusedUpdate(member=member, stage=stage, reason=reason)
+                for stage, one in enumerate(results) for member, reason in one["refused"]
+            ],
+            dataset_cid=state.dataset["cid"],
+            codec=state.dataset["codec"],
+        )  # fmt: skip
+        core.faults.reach("coordinator.publish.before", round=state.round)
+        await self._publish(manifest, frames=frames, record=self._record(results))
+        core.faults.reach("coordinator.publish.after", round=state.round)
+        core.manifest = manifest
+        core.reports.clear()
+        self._clean_up()
+
+    async def _aggregate(self, base: VersionManifest, stage: int) -> None:
+        core, state, config = self._core, self._core.state, self._core.config
+        version = base.version + 1
+        updates = sorted((one for (at, _), one in state.updates.items() if at == stage), key=lambda one: one.member)
+        entry = base.stages[stage]
+
+        def work() -> tuple[StageOutcome, StageFile]:
+            files = self._versions.files(base, stage)
+            outcome = aggregate_stage(
+                files.weights, files.momentum,
+                [Submitted(one.member, self._state_dir / one.path, one.frames) for one in updates],
+                tensor_infos(entry), rule=config.aggregation.rule, tolerate=config.aggregation.tolerate,
+                outer_lr=config.rounds.outer_lr, outer_momentum=config.rounds.outer_momentum,
+                new_weights=self._versions.weights_path(version, stage),
+                new_momentum=self._versions.momentum_path(version, stage),
+            )  # fmt: skip
+            if not outcome.accepted:
+                return outcome, entry
+            return outcome, self._versions.stage_file(version, stage, sha256=outcome.sha256, momentum=outcome.momentum)
+
+        outcome, made = await asyncio.to_thread(work)
+        logger.info(
+            "round %d, stage %d: %s of %d updates, tolerates %d, refused %d",
+            state.round, stage, outcome.plan.rule, outcome.plan.n, outcome.plan.tolerates, len(outcome.refused),
+        )  # fmt: skip
+        for member, reason in outcome.refused:
+            logger.warning("round %d, stage %d: the update of %s is left out: %s", state.round, stage, member[:12], reason)
+        core.emit(
+            "stage_done", round=state.round, stage=stage, rule=outcome.plan.rule, n=outcome.plan.n, f=outcome.plan.f,
+            tolerates=outcome.plan.tolerates, accepted=outcome.accepted, refused=outcome.refused, norms=outcome.norms,
+            step_norm=outcome.step_norm, file=made.model_dump(mode="json"),
+        )  # fmt: skip
+
+    async def _publish(self, manifest: VersionManifest, *, frames: int, record: dict[str, Any] | None) -> None:
+        cid = await asyncio.to_thread(self._versions.publish, manifest)
+        if record is not None:
+            record["cid"] = cid
+        self._core.emit("version", version=manifest.version, round=manifest.round, cid=cid, frames=frames, record=record)
+        logger.info("version %d is published as %s", manifest.version, cid)
+
+    # ---- pieces ------------------------------------------------------------------------------------------------------
+
+    def _outer(self) -> dict[str, Any]:
+        config = self._core.config
+        return {
+            "optimizer": "nesterov", "lr": config.rounds.outer_lr, "momentum": config.rounds.outer_momentum,
+            "rule": config.aggregation.rule, "tolerate": config.aggregation.tolerate,
+        }  # fmt: skip
+
+    def _cursor(self, frames: int) -> dict[str, Any]:
+        state = self._core.state
+        return {
+            "epoch": state.cursor.epoch, "position": state.cursor.position, "frames": frames,
+            "returned": [[one.epoch, one.start, one.stop] for one in sorted(state.returned)],
+            "next_microbatch_id": state.next_microbatch_id, "seed": self._core.config.run.seed,
+        }  # fmt: skip
+
+    def _record(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """The round as reports show it."""
+        state, counts = self._core.state, self._core.state.counts
+        return {
+            "round": state.round,
+            "version": state.version + 1,
+            "base_cid": state.base_cid,
+            "heldout_loss": None,
+            **{key: counts[key] for key in counts if key not in ("bytes", "microbatches")},
+            "duplicate_microbatches": sum(one["duplicates"] for one in counts["microbatches"]),
+            "dropped_microbatches": sum(one["dropped"] for one in counts["microbatches"]),
+            "microbatches": counts["microbatches"],
+            "target_frames": state.target_frames,
+            "stages": [
+                {
+                    "stage": stage, "rule": one["rule"], "f": one["f"], "n": one["n"], "tolerates": one["tolerates"],
+                    "accepted": len(one["accepted"]), "accepted_members": one["accepted"],
+                    "refused": [{"member": member, "reason": reason} for member, reason in one["refused"]],
+                    "norms": one["norms"], "step_norm": one["step_norm"],
+                }
+                for stage, one in enumerate(results)
+            ],
+        }  # fmt: skip
+
+    def _clean_up(self) -> None:
+        """Remove what only the rounds before needed: their updates, older working files, versions outside the keep policy."""
+        core, state = self._core, self._core.state
+        # Stages that nobody trained have their newest working file in an older folder; the block store has it anyway.
+        self._versions.drop_working_files(state.version)
+        current = {self._state_dir / one.path for one in state.updates.values()}
+        for path in (self._state_dir / "updates").glob("*/*/*"):
+            if path not in current:
+                path.unlink()
+        for folder in sorted((self._state_dir / "updates").glob("**/"), reverse=True):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        policy = core.config.checkpoint
+        self._versions.prune(state.versions, keep=policy.keep, every=policy.every, pinned=state.dataset["pinned"])

@@ -1,0 +1,131 @@
+"""Child processes of the coordinator: what needs torch or hivemind runs in them, so that the core needs neither."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from common.errors import Code, HocketError
+from common.files import disk_error
+
+logger = logging.getLogger(__name__)
+
+RESTARTS = 5
+RESTART_WINDOW_S = 600.0
+READY_S = 120.0
+STOP_S = 10.0
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """The command line that runs a module of ours in a process of its own."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+async def run_once(command: Sequence[str], log: Path, *, limit_s: float = 1800.0) -> None:
+    """Run a child to its end; its output goes to `log`. CHILD_FAILED with the log's last line if it fails."""
+    try:
+        with log.open("ab") as stream:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=stream, stderr=stream
+            )  # fmt: skip
+    except OSError as error:
+        raise disk_error(error, log) from error
+    try:
+        async with asyncio.timeout(limit_s):
+            status = await process.wait()
+    except TimeoutError as error:
+        raise HocketError(Code.CHILD_FAILED, f"{command[2]} did not end within {limit_s:.0f} s; log: {log}") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if status != 0:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["(empty)"]
+        raise HocketError(Code.CHILD_FAILED, f"{command[2]} ended with status {status}; log: {log}; last line: {lines[-1]}")
+
+
+@dataclass
+class Child:
+    """A long-lived child that prints one JSON line when it is up, and ends when its standard input closes.
+
+    Args:
+        name: for logs and errors.
+        command: makes the command line; it is asked again before each start.
+        log: file for the child's standard error.
+        on_ready: gets the JSON line of each start.
+    """
+
+    name: str
+    command: Callable[[], Sequence[str]]
+    log: Path
+    on_ready: Callable[[dict[str, Any]], None]
+    _process: asyncio.subprocess.Process | None = field(default=None, init=False)
+    _starts: deque[float] = field(default_factory=deque, init=False)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> None:
+        """Start the child and wait until it is up; CHILD_FAILED when it does not come up."""
+        try:
+            with self.log.open("ab") as stream:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.command(), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=stream
+                )  # fmt: skip
+        except OSError as error:
+            raise disk_error(error, self.log) from error
+        self._starts.append(monotonic())
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(READY_S):
+                line = await self._process.stdout.readline()
+            ready = json.loads(line)
+        except (TimeoutError, ValueError) as error:
+            await self.stop()
+            raise HocketError(Code.CHILD_FAILED, f"{self.name} did not come up; log: {self.log}") from error
+        if not isinstance(ready, dict):
+            await self.stop()
+            raise HocketError(Code.CHILD_FAILED, f"{self.name} said something else than that it is up; log: {self.log}")
+        self.on_ready(ready)
+
+    async def supervise(self) -> None:
+        """Start the child again whenever it ends, at most RESTARTS times in RESTART_WINDOW_S; then CHILD_FAILED."""
+        while True:
+            assert self._process is not None and self._process.stdout is not None
+            # Whatever else it prints is dropped, so that it never blocks on a full pipe.
+            while await self._process.stdout.read(65536):
+                pass
+            status = await self._process.wait()
+            while self._starts and monotonic() - self._starts[0] > RESTART_WINDOW_S:
+                self._starts.popleft()
+            if len(self._starts) > RESTARTS:
+                raise HocketError(Code.CHILD_FAILED, f"{self.name} ended {len(self._starts)} times; log: {self.log}")
+            logger.warning("%s ended with status %s; restart %d of %d", self.name, status, len(self._starts), RESTARTS)
+            await asyncio.sleep(0.2 * 2 ** (len(self._starts) - 1))
+            await self.start()
+
+    async def stop(self) -> None:
+        """Close the child's standard input and wait for its end; kill it when it takes longer than STOP_S."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except TimeoutError:
+            logger.warning("%s did not end by itself; killed", self.name)
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()

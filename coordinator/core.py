@@ -1,0 +1,228 @@
+"""The heart of a running coordinator: the journal, the state folded from it, what members last said, and who waits for news."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import Code, HocketError
+from common.faults import Faults
+from coordinator.journal import Journal
+from coordinator.leases import Sizes, next_range
+from coordinator.measures import bytes_record, loss_per_code, report_record
+from coordinator.rounds import Phase
+from coordinator.run import Member, RunState
+from coordinator.run_config import RunConfig
+from protocol.generated import hocket_pb2 as pb
+from protocol.manifest import VersionManifest
+
+logger = logging.getLogger(__name__)
+
+LEASES_IN_HAND = 2      # a feeder may ask for its next lease before its last report has arrived
+MISMATCHES_ALLOWED = 3
+RECENT = 50
+
+Nonce = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a request was not met; the caller may try again later."""
+
+    reason: str
+
+
+class Core:
+    """One event loop's owner of the run. Every change goes through `emit`: first the journal, then the state.
+
+    Args:
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, config: RunConfig, journal: Journal, state: RunState, faults: Faults, clock: Callable[[], float]
+    ) -> None:
+        self.config = config
+        self.state = state
+        self.faults = faults
+        self.clock = clock
+        self.manifest: VersionManifest | None = None
+        self.last_seen: dict[str, float] = {}
+        self.reports: dict[tuple[str, int], dict[str, Any]] = {}
+        self.bytes_sent: dict[str, dict[str, int]] = dict(state.bytes_sent)
+        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self.reason = state.phase_reason
+        self.wake = asyncio.Event()
+        self._journal = journal
+        self._news = asyncio.Event()
+
+    @property
+    def sizes(self) -> Sizes:
+        """How the dataset is cut into leases."""
+        rounds = self.config.rounds
+        return Sizes(
+            self.state.dataset["rows"], self.state.dataset["frames"],
+            rounds.frames_per_inner_step, rounds.microbatches_per_inner_step,
+        )  # fmt: skip
+
+    def emit(self, kind: str, **data: Any) -> None:
+        """Journal an event and take it into the state; whoever waits for a higher revision, and the driver, look again."""
+        revision = self.state.revision
+        event = self._journal.append(kind, self.clock(), data)
+        self.state.apply(event)
+        self.recent.append({"time": event.time, "kind": kind, **_in_short(event.data)})
+        if self.state.revision != revision:
+            self._news.set()
+            self._news = asyncio.Event()
+        self.wake.set()
+
+    async def news(self, known_revision: int, wait_s: float) -> None:
+        """Return when the revision is above `known_revision`, or after `wait_s`."""
+        if self.state.revision > known_revision or wait_s <= 0:
+            return
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    # ---- members -----------------------------------------------------------------------------------------------------
+
+    def join(self, member: str, request: pb.JoinRequest, nonce: Nonce) -> None:
+        """A member's process starts, or starts anew. JOIN_REFUSED for a peer id that another one uses, or a full run."""
+        others = [one for one in self.state.members.values() if one.live and one.member != member]
+        if any(one.peer_id == request.peer_id for one in others):
+            raise HocketError(
+                Code.JOIN_REFUSED, "another member uses this peer id", remedy="remove peer.key from the state directory"
+            )  # fmt: skip
+        if len(others) >= self.config.membership.max_members:
+            raise HocketError(Code.JOIN_REFUSED, f"the run has its {len(others)} members")
+        self.last_seen[member] = self.clock()
+        self.emit(
+            "joined", member=member, peer_id=request.peer_id, operator=request.operator[:200], nonce=nonce,
+            report=self._last_words(member),
+            info={
+                "software": request.software[:200], "threads": request.threads,
+                "memory_limit_bytes": request.memory_limit_bytes, "wire_encodings": list(request.wire_encodings)[:8],
+            },
+        )  # fmt: skip
+        logger.info("member %s joined (%s)", member[:12], request.operator[:80] or "no operator named")
+
+    def seen(self, member: str) -> Member | None:
+        """A member gave a sign of life; one that was lost is live again. None: it never joined."""
+        known = self.state.members.get(member)
+        if known is None:
+            return None
+        self.last_seen[member] = self.clock()
+        if not known.live:
+            logger.info("member %s is back", member[:12])
+            self.emit("revived", member=member)
+        return known
+
+    def leave(self, member: str, reason: str, nonce: Nonce) -> None:
+        """A member says good-bye; again does no harm."""
+        if self.state.members[member].live:
+            self.emit("left", member=member, reason=f"left: {reason[:200]}", report=self._last_words(member), nonce=nonce)
+            logger.info("member %s left: %s", member[:12], reason[:200])
+
+    def lose(self, member: str, reason: str) -> None:
+        """Give a silent member up; its assignment and its unfinished leases end."""
+        self.emit("lost", member=member, reason=reason, report=self._last_words(member))
+        logger.warning("member %s is lost: %s", member[:12], reason)
+
+    def assign(self, member: str, stage: int, reason: str) -> None:
+        """Give a member a stage, under its next generation."""
+        generation = self.state.members[member].generation + 1
+        self.emit("assigned", member=member, stage=stage, generation=generation, reason=reason, report=self._last_words(member))
+        logger.info("member %s serves stage %d (generation %d): %s", member[:12], stage, generation, reason)
+
+    def _last_words(self, member: str) -> dict[str, Any] | None:
+        """The report of a replica whose assignment ends, so that what it trained in this round still counts."""
+        known = self.state.members.get(member)
+        return self.reports.pop((member, known.generation), None) if known is not None else None
+
+    # ---- reports -----------------------------------------------------------------------------------------------------
+
+    def take_report(self, member: Member, report: pb.MemberReport) -> None:
+        """What a member says about itself: readiness, finished leases, losses. What is not of its assignment is not counted."""
+        if report.pid:
+            self.bytes_sent[f"{member.member}/{report.pid}"] = bytes_record(report)
+        if member.stage is None or report.generation != member.generation or report.stage != member.stage:
+            return
+        state = self.state
+        if report.ready_base_cid == state.base_cid and not state.is_ready(member):
+            self._check_ready(member, report.weights_sha256)
+        if report.round != state.round or state.phase not in (Phase.PREPARING, Phase.OPEN, Phase.CLOSING):
+            return
+        self.reports[member.member, member.generation] = report_record(member.member, report)
+        if member.stage == 0:
+            self._take_leases(member, report)
+            if report.ready_base_cid == state.base_cid and state.base_cid not in state.heldout:
+                self._take_heldout(member, report)
+
+    def _check_ready(self, member: Member, weights_sha256: bytes) -> None:
+        assert self.manifest is not None and member.stage is not None
+        expected = self.manifest.stages[member.stage].sha256
+        if weights_sha256.hex() == expected:
+            self.emit("ready", member=member.member, base_cid=self.state.base_cid)
+            return
+        found = weights_sha256.hex()[:16] or "nothing"
+        logger.error("member %s has loaded %s for stage %d instead of %s", member.member[:12], found, member.stage, expected[:16])
+        stage = member.stage
+        self.emit("mismatch", member=member.member, stage=stage, base_cid=self.state.base_cid, found=weights_sha256.hex())
+        if self.state.members[member.member].mismatches > MISMATCHES_ALLOWED:
+            self.lose(member.member, "it keeps loading other weights than the version's")
+        else:
+            self.assign(member.member, stage, "it loaded other weights than the version's and must load them again")
+
+    def _take_leases(self, member: Member, report: pb.MemberReport) -> None:
+        for done in report.leases_done:
+            lease = self.state.leases.get(done.lease_id)
+            if lease is not None and lease.member == member.member and lease.done_at is None:
+                self.emit("lease_done", lease_id=done.lease_id, frames=done.frames, microbatches=done.microbatches)
+
+    def _take_heldout(self, member: Member, report: pb.MemberReport) -> None:
+        ce, count = [one.ce_sum for one in report.heldout], [one.count for one in report.heldout]
+        loss = loss_per_code(ce, count)
+        if loss is None or not 0 <= loss < float("inf"):
+            return
+        self.emit("heldout", base_cid=self.state.base_cid, member=member.member, ce=ce, count=count, loss=loss)
+        logger.info("held-out loss of version %d: %.4f", self.state.version, loss)
+
+    # ---- leases ------------------------------------------------------------------------------------------------------
+
+    def grant_lease(self, member: Member, request: pb.LeaseRequest, nonce: Nonce) -> pb.LeaseReply | Refused:
+        """The next range of the data for a stage-0 replica, or why there is none now."""
+        state = self.state
+        if member.stage != 0 or request.generation != member.generation:
+            return Refused("leases go to replicas of stage 0, under their current generation")
+        if state.phase is not Phase.OPEN or request.round != state.round:
+            return Refused(f"round {state.round} is in phase {state.phase}")
+        if not state.is_ready(member):
+            return Refused("the base is not reported as loaded")
+        if state.planned_rows >= state.target_rows:
+            return Refused("the round's frames are all leased")
+        if sum(lease.member == member.member for lease in state.outstanding) >= LEASES_IN_HAND:
+            return Refused(f"{LEASES_IN_HAND} leases are unfinished")
+        grant = next_range(state.cursor, state.returned, self.sizes)
+        lease_id = state.next_lease_id
+        self.emit(
+            "lease", lease_id=lease_id, member=member.member, generation=member.generation, recycled=grant.recycled,
+            epoch=grant.range.epoch, start=grant.range.start, stop=grant.range.stop,
+            first_microbatch_id=state.next_microbatch_id, microbatches=self.config.rounds.microbatches_per_inner_step,
+            nonce=nonce,
+        )  # fmt: skip
+        lease = state.leases[lease_id]
+        return pb.LeaseReply(
+            granted=True, lease_id=lease_id, epoch=lease.range.epoch, start=lease.range.start, stop=lease.range.stop,
+            first_microbatch_id=lease.first_microbatch_id,
+        )  # fmt: skip
+
+
+def _in_short(data: dict[str, Any]) -> dict[str, Any]:
+    """An event for people: without its long parts."""
+    return {key: value for key, value in data.items() if isinstance(value, str | int | float | bool) and len(str(value)) <= 200}

@@ -1,0 +1,170 @@
+"""Drives the run: gathers the facts, asks the deciders, carries out what they say, and sleeps until something may change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from coordinator.assembly import Assembly
+from coordinator.assignment import Candidate, assign
+from coordinator.core import Core
+from coordinator.deadlines import deadline
+from coordinator.leases import Held, overdue
+from coordinator.measures import count_microbatches, count_round
+from coordinator.rounds import Decision, Facts, Phase, StageFacts, decide
+from coordinator.views import wants_evaluation
+
+logger = logging.getLogger(__name__)
+
+# A round or a lease is closed by its own end; its deadline is for those that never come, so it may be generous.
+OPEN_SLACK = 3.0
+ASSIGNING = (Phase.GATHERING, Phase.PREPARING, Phase.OPEN)
+
+
+class Driver:
+    """The loop that moves a run on.
+
+    Args:
+        core: journal, state and reports.
+        assembly: turns a closed round into the next version.
+    """
+
+    def __init__(self, core: Core, assembly: Assembly) -> None:
+        self._core = core
+        self._assembly = assembly
+        self._due_at = core.clock()
+        self.finished = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled. HocketError for a fault that only a person can mend (a full disk, a child that does not start)."""
+        core = self._core
+        while True:
+            core.wake.clear()
+            now = core.clock()
+            self._forgive_own_absence(now)
+            self._tend(now)
+            decision = decide(self.facts(now), now)
+            if decision.reason != core.reason:
+                core.reason = decision.reason
+                logger.info("round %d, %s: %s", core.state.round, core.state.phase, decision.reason)
+            if decision.enter is not None:
+                self._enter(decision)
+                continue
+            if core.state.phase is Phase.AGGREGATING:
+                await self._assembly.run()
+                continue
+            if core.state.phase is Phase.FINISHED:
+                self.finished.set()
+            tick = core.config.membership.silence_s / 4
+            wait_s = tick if decision.wake_at is None else min(tick, max(decision.wake_at - now, 0.01))
+            self._due_at = now + wait_s
+            try:
+                async with asyncio.timeout(wait_s):
+                    await core.wake.wait()
+            except TimeoutError:
+                continue
+
+    # ---- what must be kept in order at any time ----------------------------------------------------------------------
+
+    def _forgive_own_absence(self, now: float) -> None:
+        """Time in which this process itself did not run (a suspended machine, a long sync) is nobody's silence."""
+        late_s = now - self._due_at
+        if late_s > 1.0:
+            logger.warning("the coordinator was held up for %.1f s", late_s)
+            for member in self._core.last_seen:
+                self._core.last_seen[member] += late_s
+        self._due_at = now + self._core.config.membership.silence_s
+
+    def _tend(self, now: float) -> None:
+        core, state, silence_s = self._core, self._core.state, self._core.config.membership.silence_s
+        for member in [one.member for one in state.members.values() if one.live]:
+            quiet_s = now - max(core.last_seen.get(member, 0.0), state.started_at)
+            if quiet_s > silence_s:
+                core.lose(member, f"silent for {quiet_s:.1f} s, the bound is {silence_s:.1f} s")
+        if state.phase in ASSIGNING:
+            candidates = [Candidate(one.member, one.stage, one.last_stage) for one in state.members.values() if one.live]
+            for given in assign(candidates, state.stages):
+                core.assign(given.member, given.stage, given.reason)
+        if state.phase is Phase.OPEN:
+            limit_s, _ = self._limit(state.lease_s, OPEN_SLACK)
+            held = [
+                Held(
+                    lease.lease_id, lease.member, now - max(lease.granted_at, state.started_at),
+                    sum(other.member == lease.member and other.lease_id > lease.lease_id and other.done_at is not None
+                        for other in state.leases.values()),
+                )
+                for lease in state.outstanding
+            ]  # fmt: skip
+            for lease_id, reason in overdue(held, limit_s):
+                logger.warning("lease %d goes back: %s", lease_id, reason)
+                core.emit("lease_returned", lease_id=lease_id, reason=reason)
+
+    def _limit(self, history: list[float], slack: float) -> tuple[float, str]:
+        rounds = self._core.config.rounds
+        return deadline(history, floor_s=rounds.deadline_floor_s, ceiling_s=rounds.deadline_ceiling_s, slack=slack)
+
+    # ---- phases ------------------------------------------------------------------------------------------------------
+
+    def facts(self, now: float) -> Facts:
+        """The run as the phase decision sees it."""
+        core, state, rounds = self._core, self._core.state, self._core.config.rounds
+        stages = []
+        for stage in range(state.stages):
+            live = state.replicas(stage)
+            ready = [one for one in live if state.is_ready(one)]
+            # After a restart the sums of this round are told again; an update that is in does not replace them.
+            told = {one.member for one in ready if (one.member, one.generation) in core.reports}
+            awaited = sum((stage, one.member) not in state.updates or one.member not in told for one in ready)
+            updates = sum(at == stage for at, _ in state.updates)
+            stages.append(StageFacts(len(live), len(ready), awaited, updates))
+        return Facts(
+            phase=state.phase,
+            since=max(state.phase_since, state.started_at),
+            stages=tuple(stages),
+            covered_since=state.covered_since,
+            replicas_wanted=rounds.replicas_wanted,
+            gather_s=rounds.gather_s,
+            versions_left=rounds.count - state.version,
+            base_evaluated=not wants_evaluation(state, core.config),
+            planned_rows=state.planned_rows,
+            target_rows=state.target_rows,
+            leases_outstanding=len(state.outstanding),
+            frames_done=sum(lease.frames for lease in state.leases.values() if lease.done_at is not None),
+            prepare_limit_s=self._limit(state.prepare_s, OPEN_SLACK)[0],
+            open_limit_s=self._limit(state.open_s, OPEN_SLACK)[0],
+            close_limit_s=self._limit(state.close_s, OPEN_SLACK)[0],
+            evaluate_limit_s=rounds.deadline_ceiling_s,
+            aggregated=state.aggregated,
+        )
+
+    def _enter(self, decision: Decision) -> None:
+        core, state, rounds = self._core, self._core.state, self._core.config.rounds
+        assert decision.enter is not None
+        more: dict[str, Any] = {}
+        if decision.enter is Phase.PREPARING:
+            core.reports.clear()
+            more["round"] = state.round + 1
+        elif decision.enter is Phase.OPEN:
+            ready = sum(state.is_ready(one) for one in state.replicas(0))
+            rows, frames = core.sizes.target(rounds.inner_steps, ready)
+            more = {
+                "target_rows": rows,
+                "target_frames": frames,
+                "total_frames": rounds.total_frames or state.total_frames or rounds.count * frames,
+            }
+        elif decision.enter is Phase.AGGREGATING:
+            more["counts"] = self._counts()
+        core.emit("phase", phase=decision.enter.value, reason=decision.reason, **more)
+        logger.info("round %d enters %s: %s", state.round, state.phase, decision.reason)
+
+    def _counts(self) -> dict[str, Any]:
+        """The round in numbers, fixed when it closes."""
+        core, state = self._core, self._core.state
+        done = [lease for lease in state.leases.values() if lease.done_at is not None]
+        reports = [*state.past_reports, *core.reports.values()]
+        counts = count_round(reports, state.updates.values(), state.stages, sum(lease.frames for lease in done))
+        counts["microbatches"] = count_microbatches(state.updates.values(), sum(lease.microbatches for lease in done))
+        # Bytes are running totals of each process, so the newest word counts, whichever round it came in.
+        counts["bytes"] = {**counts["bytes"], **core.bytes_sent}
+        return counts

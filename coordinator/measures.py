@@ -1,0 +1,128 @@
+"""What members report while a round runs: kept in memory, summed when the round closes. Members tell it again after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import isfinite
+from typing import Any
+
+from coordinator.run import Update
+from protocol.generated import hocket_pb2 as pb
+
+BYTE_KINDS = ("activations", "gradients", "blocks", "updates")
+
+
+def report_record(member: str, report: pb.MemberReport) -> dict[str, Any]:
+    """A member's report of one round as a plain record, for the sums and for the journal.
+
+    Floats that are not finite count as absent: a report may be wrong, but never poisons a sum.
+    """
+    losses = [(one.ce_sum, one.count) for one in report.losses]
+    if not all(isfinite(total) for total, _ in losses):
+        losses = []
+    return {
+        "member": member,
+        "generation": report.generation,
+        "stage": report.stage,
+        "frames": report.frames_done,
+        "inner_steps": report.inner_steps,
+        "ce": [total for total, _ in losses],
+        "count": [count for _, count in losses],
+        "auxiliary": {one.name: [one.sum, one.count] for one in report.auxiliary if isfinite(one.sum)},
+        "duplicates": report.duplicates,
+        "dropped": report.dropped,
+        "reroutes": report.reroutes,
+        "longest_wait_s": report.longest_wait_s if isfinite(report.longest_wait_s) else 0.0,
+        "suspects": sorted(set(report.suspects)),
+        "pid": report.pid,
+        "bytes": bytes_record(report),
+    }
+
+
+def bytes_record(report: pb.MemberReport) -> dict[str, int]:
+    """Bytes that the member's process has sent since it started, by kind."""
+    return {
+        "activations": report.bytes_sent_activations,
+        "gradients": report.bytes_sent_gradients,
+        "blocks": report.bytes_sent_blocks,
+        "updates": report.bytes_sent_updates,
+    }
+
+
+def loss_per_code(ce: Iterable[float], count: Iterable[int]) -> float | None:
+    """Cross-entropy per code over all codebooks; None where nothing was counted."""
+    codes = sum(count)
+    return sum(ce) / codes if codes else None
+
+
+def count_round(
+    reports: Iterable[Mapping[str, Any]], updates: Iterable[Update], stages: int, leased_frames: int
+) -> dict[str, Any]:
+    """Sum a round's reports.
+
+    Args:
+        reports: the last one of each (member, generation) that served in this round.
+        updates: acknowledged ones; the frames that they state replace those of the same replica's report, which may be older.
+        leased_frames: of the leases that their holders report as done.
+
+    Returns:
+        `frames`: counted where the lease holders and the last stage agree, so the smaller of the two; `loss` per code over the
+        last stage's replicas, `loss_by_codebook`; sums of duplicates, drops and reroutes; the longest wait; the suspects.
+    """
+    # Summed in an order of its own, so that the same reports give the same sum however they came.
+    ordered = sorted(reports, key=lambda one: (one["stage"], one["member"], one["generation"]))
+    last = [one for one in ordered if one["stage"] == stages - 1]
+    trained = {(one["member"], one["generation"]): one["frames"] for one in last}
+    trained |= {(one.member, one.generation): one.frames for one in updates if one.stage == stages - 1}
+    books = max((len(one["ce"]) for one in last), default=0)
+    ce = [sum(one["ce"][book] for one in last if len(one["ce"]) == books) for book in range(books)]
+    count = [sum(one["count"][book] for one in last if len(one["ce"]) == books) for book in range(books)]
+    auxiliary: dict[str, list[float]] = {}
+    for one in ordered:
+        for name, (total, number) in one["auxiliary"].items():
+            sums = auxiliary.setdefault(name, [0.0, 0])
+            sums[0] += total
+            sums[1] += number
+    return {
+        "frames": min(leased_frames, sum(trained.values())),
+        "loss": loss_per_code(ce, count),
+        "loss_by_codebook": [total / number if number else None for total, number in zip(ce, count, strict=True)],
+        "auxiliary": {name: total / number for name, (total, number) in sorted(auxiliary.items()) if number},
+        "duplicate_reports": sum(one["duplicates"] for one in ordered),
+        "dropped_reports": sum(one["dropped"] for one in ordered),
+        "reroutes": sum(one["reroutes"] for one in ordered),
+        "longest_wait_s": max((one["longest_wait_s"] for one in ordered), default=0.0),
+        "suspects": sorted({peer for one in ordered for peer in one["suspects"]}),
+        "bytes": {f"{one['member']}/{one['pid']}": one["bytes"] for one in ordered},
+    }
+
+
+def count_microbatches(updates: Iterable[Update], issued: int) -> list[dict[str, int]]:
+    """Per stage, what the acknowledged updates say about the microbatches: each id counts once.
+
+    Args:
+        issued: microbatches of the leases that are done.
+
+    Returns:
+        One record a stage that has an update: `frames`, `microbatches`, `duplicates` (an id in two updates), `dropped` (an id
+        of a finished lease in none).
+    """
+    by_stage: dict[int, dict[int, int]] = {}
+    doubled: dict[int, int] = {}
+    for update in sorted(updates, key=lambda one: (one.stage, one.member)):
+        seen = by_stage.setdefault(update.stage, {})
+        for one, frames in update.microbatches:
+            if one in seen:
+                doubled[update.stage] = doubled.get(update.stage, 0) + 1
+            else:
+                seen[one] = frames
+    return [
+        {
+            "stage": stage,
+            "frames": sum(seen.values()),
+            "microbatches": len(seen),
+            "duplicates": doubled.get(stage, 0),
+            "dropped": max(issued - len(seen), 0),
+        }
+        for stage, seen in sorted(by_stage.items())
+    ]

@@ -1,0 +1,348 @@
+"""The state of a run: a fold over the journal's events, and nothing else. No clock, no disk, no randomness.
+
+Whatever a restarted coordinator must know is here; what members will tell again (reports, liveness) is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.journal import Event
+from coordinator.leases import Cursor, Range
+from coordinator.rounds import Phase
+
+HISTORY = 64        # arrivals remembered for the adaptive deadlines
+NONCES = 4096       # accepted messages remembered over a restart; more within three minutes are refused by their time
+
+
+@dataclass
+class Member:
+    """Someone who joined. `stage` is None while unassigned; a member that is not `live` is lost or has left."""
+
+    member: str
+    peer_id: str
+    operator: str = ""
+    live: bool = True
+    stage: int | None = None
+    last_stage: int | None = None
+    generation: int = 0
+    ready_base: str = ""
+    mismatches: int = 0
+    reason: str = ""
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Lease:
+    """A range that one member, in one generation, trains in this round."""
+
+    lease_id: int
+    member: str
+    generation: int
+    range: Range
+    first_microbatch_id: int
+    granted_at: float
+    done_at: float | None = None
+    returned: str = ""
+    frames: int = 0
+    microbatches: int = 0
+
+    @property
+    def outstanding(self) -> bool:
+        return self.done_at is None and not self.returned
+
+
+@dataclass
+class Update:
+    """An acknowledged update: its bytes are on disk under `path`, relative to the state directory."""
+
+    member: str
+    stage: int
+    generation: int
+    sha256: str
+    size_bytes: int
+    frames: int
+    inner_steps: int
+    microbatches: list[tuple[int, int]]
+    duplicates: int
+    dropped: int
+    path: str
+
+
+@dataclass
+class RunState:
+    """Everything that survives a restart. Changed by `apply` only."""
+
+    seq: int = 0
+    revision: int = 0
+    run_id: str = ""
+    run_toml: str = ""
+    model_config: dict[str, Any] = field(default_factory=dict)
+    dataset: dict[str, Any] = field(default_factory=dict)
+    stages: int = 0
+    starts: int = 0
+    started_at: float = 0.0
+    port: int = 0
+    bootstrap: list[str] = field(default_factory=list)
+
+    members: dict[str, Member] = field(default_factory=dict)
+    nonces: list[tuple[str, str, int]] = field(default_factory=list)
+
+    phase: Phase = Phase.GATHERING
+    phase_since: float = 0.0
+    phase_reason: str = ""
+    round: int = 0
+    opened_at: float = 0.0
+    covered_since: float | None = None
+    base_cid: str = ""
+    version: int = -1
+    versions: list[dict[str, Any]] = field(default_factory=list)
+
+    cursor: Cursor = field(default_factory=Cursor)
+    returned: list[Range] = field(default_factory=list)
+    next_lease_id: int = 1
+    next_microbatch_id: int = 0
+    leases: dict[int, Lease] = field(default_factory=dict)
+    target_rows: int = 0
+    target_frames: int = 0
+    total_frames: int = 0
+    frames_counted: int = 0
+
+    updates: dict[tuple[int, str], Update] = field(default_factory=dict)
+    past_reports: list[dict[str, Any]] = field(default_factory=list)
+    counts: dict[str, Any] = field(default_factory=dict)
+    aggregated: bool = False
+    bytes_sent: dict[str, dict[str, int]] = field(default_factory=dict)
+    stage_results: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    heldout: dict[str, dict[str, Any]] = field(default_factory=dict)
+    prepare_s: list[float] = field(default_factory=list)
+    close_s: list[float] = field(default_factory=list)
+    open_s: list[float] = field(default_factory=list)
+    lease_s: list[float] = field(default_factory=list)
+
+    def apply(self, event: Event) -> None:
+        """Take one event into the state; events come in the journal's order, each once."""
+        if event.seq <= self.seq:
+            raise ValueError(f"event {event.seq} after {self.seq}")
+        handler = _HANDLERS[event.kind]
+        handler(self, event.time, event.data)
+        self.seq = event.seq
+        if event.kind in _VISIBLE:
+            self.revision += 1
+        self._watch_coverage(event.time)
+
+    # ---- views -------------------------------------------------------------------------------------------------------
+
+    def replicas(self, stage: int) -> list[Member]:
+        """Live replicas of a stage, by member id."""
+        return sorted((one for one in self.members.values() if one.live and one.stage == stage), key=lambda one: one.member)
+
+    @property
+    def planned_rows(self) -> int:
+        """Rows of this round that are leased and not given back."""
+        return sum(lease.range.rows for lease in self.leases.values() if not lease.returned)
+
+    @property
+    def outstanding(self) -> list[Lease]:
+        return [lease for lease in self.leases.values() if lease.outstanding]
+
+    def is_ready(self, member: Member) -> bool:
+        """Whether the member has loaded the base of this round."""
+        return member.ready_base != "" and member.ready_base == self.base_cid
+
+    # ---- events ------------------------------------------------------------------------------------------------------
+
+    def _created(self, time: float, data: dict[str, Any]) -> None:
+        self.run_id, self.run_toml, self.stages = data["run_id"], data["run_toml"], data["stages"]
+        self.model_config, self.dataset = data["model_config"], data["dataset"]
+        self.phase_since = time
+
+    def _started(self, time: float, data: dict[str, Any]) -> None:
+        self.starts += 1
+        self.started_at = time
+
+    def _listening(self, time: float, data: dict[str, Any]) -> None:
+        self.port = data["port"]
+
+    def _bootstrap(self, time: float, data: dict[str, Any]) -> None:
+        self.bootstrap = data["multiaddrs"]
+
+    def _joined(self, time: float, data: dict[str, Any]) -> None:
+        known = self.members.get(data["member"])
+        member = Member(data["member"], data["peer_id"], data["operator"], info=data["info"])
+        self._keep_report(data)
+        if known is not None:
+            # A new process of a known member: what the old one was doing is gone, its number goes on rising.
+            self._end(known, "joined anew")
+            member.generation, member.last_stage, member.mismatches = known.generation, known.last_stage, known.mismatches
+        self.members[member.member] = member
+        self._remember_nonce(data)
+
+    def _revived(self, time: float, data: dict[str, Any]) -> None:
+        member = self.members[data["member"]]
+        member.live, member.reason = True, ""
+
+    def _lost(self, time: float, data: dict[str, Any]) -> None:
+        member = self.members[data["member"]]
+        self._end(member, data["reason"])
+        member.live, member.reason = False, data["reason"]
+        self._keep_report(data)
+        self._remember_nonce(data)
+
+    def _assigned(self, time: float, data: dict[str, Any]) -> None:
+        member = self.members[data["member"]]
+        self._end(member, data["reason"])
+        member.stage = member.last_stage = data["stage"]
+        member.generation = data["generation"]
+        self._keep_report(data)
+
+    def _mismatch(self, time: float, data: dict[str, Any]) -> None:
+        self.members[data["member"]].mismatches += 1
+
+    def _ready(self, time: float, data: dict[str, Any]) -> None:
+        self.members[data["member"]].ready_base = data["base_cid"]
+        if self.phase is Phase.PREPARING:
+            _remember(self.prepare_s, time - max(self.phase_since, self.started_at))
+
+    def _phase(self, time: float, data: dict[str, Any]) -> None:
+        before, self.phase = self.phase, Phase(data["phase"])
+        if before is Phase.OPEN and self.phase is Phase.CLOSING:
+            _remember(self.open_s, time - max(self.phase_since, self.started_at))
+        self.phase_since, self.phase_reason, self.aggregated = time, data["reason"], False
+        if self.phase is Phase.PREPARING:
+            self.round = data["round"]
+            self._clear_round()
+        elif self.phase is Phase.OPEN:
+            self.opened_at = time
+            self.target_rows, self.target_frames = data["target_rows"], data["target_frames"]
+            self.total_frames = data["total_frames"]
+        elif self.phase is Phase.AGGREGATING:
+            self.counts = data["counts"]
+            self.bytes_sent |= data["counts"]["bytes"]
+        if self.phase in (Phase.CLOSING, Phase.GATHERING):
+            for lease in self.outstanding:
+                self._give_back(lease, "the round closes" if self.phase is Phase.CLOSING else data["reason"])
+
+    def _lease(self, time: float, data: dict[str, Any]) -> None:
+        taken = Range(data["epoch"], data["start"], data["stop"])
+        if data["recycled"]:
+            self.returned.remove(taken)
+        else:
+            self.cursor = Cursor(taken.epoch, taken.stop)
+        self.leases[data["lease_id"]] = Lease(
+            data["lease_id"], data["member"], data["generation"], taken, data["first_microbatch_id"], time
+        )
+        self.next_lease_id = data["lease_id"] + 1
+        self.next_microbatch_id = data["first_microbatch_id"] + data["microbatches"]
+        self._remember_nonce(data)
+
+    def _lease_done(self, time: float, data: dict[str, Any]) -> None:
+        lease = self.leases[data["lease_id"]]
+        if not lease.returned:
+            _remember(self.lease_s, time - max(lease.granted_at, self.started_at))
+        elif lease.range in self.returned:
+            # Late, but nobody else has taken the range yet.
+            self.returned.remove(lease.range)
+            lease.returned = ""
+        lease.done_at, lease.frames, lease.microbatches = time, data["frames"], data["microbatches"]
+
+    def _lease_returned(self, time: float, data: dict[str, Any]) -> None:
+        self._give_back(self.leases[data["lease_id"]], data["reason"])
+
+    def _heldout(self, time: float, data: dict[str, Any]) -> None:
+        self.heldout[data["base_cid"]] = data
+        for record in self.rounds:
+            if record["cid"] == data["base_cid"]:
+                record["heldout_loss"] = data["loss"]
+
+    def _update(self, time: float, data: dict[str, Any]) -> None:
+        self._remember_nonce(data)
+        fields = {key: data[key] for key in Update.__dataclass_fields__ if key != "microbatches"}
+        update = Update(microbatches=[(one, frames) for one, frames in data["microbatches"]], **fields)
+        self.updates[update.stage, update.member] = update
+        if self.phase is Phase.CLOSING:
+            _remember(self.close_s, time - max(self.phase_since, self.started_at))
+
+    def _stage_done(self, time: float, data: dict[str, Any]) -> None:
+        self.stage_results[data["stage"]] = data
+
+    def _version(self, time: float, data: dict[str, Any]) -> None:
+        self.version, self.base_cid = data["version"], data["cid"]
+        self.versions.append({"version": data["version"], "round": data["round"], "cid": data["cid"]})
+        self.frames_counted += data["frames"]
+        self.aggregated = self.phase is Phase.AGGREGATING
+        if data["record"]:
+            self.rounds.append({**data["record"], "seconds": time - self.opened_at})
+        # Standbys and late members may still send what belongs to the round: nothing of it counts any more.
+        self._clear_round()
+
+    # ---- helpers -----------------------------------------------------------------------------------------------------
+
+    def _clear_round(self) -> None:
+        self.leases, self.updates, self.past_reports = {}, {}, []
+        self.counts, self.stage_results = {}, {}
+
+    def _end(self, member: Member, reason: str) -> None:
+        for lease in self.outstanding:
+            if lease.member == member.member:
+                self._give_back(lease, f"its holder ended: {reason}")
+        member.stage, member.ready_base = None, ""
+
+    def _give_back(self, lease: Lease, reason: str) -> None:
+        lease.returned = reason
+        self.returned.append(lease.range)
+
+    def _keep_report(self, data: dict[str, Any]) -> None:
+        """What a replica had reported of this round before its assignment ended still counts."""
+        if report := data.get("report"):
+            self.past_reports.append(report)
+
+    def _remember_nonce(self, data: dict[str, Any]) -> None:
+        if nonce := data.get("nonce"):
+            self.nonces.append((nonce[0], nonce[1], nonce[2]))
+            del self.nonces[:-NONCES]
+
+    def _watch_coverage(self, time: float) -> None:
+        covered = self.stages > 0 and all(
+            any(one.live and one.stage == stage for one in self.members.values()) for stage in range(self.stages)
+        )
+        if not covered:
+            self.covered_since = None
+        elif self.covered_since is None:
+            self.covered_since = time
+
+
+def _remember(history: list[float], seconds: float) -> None:
+    history.append(max(seconds, 0.0))
+    del history[:-HISTORY]
+
+
+_HANDLERS: dict[str, Callable[[RunState, float, dict[str, Any]], None]] = {
+    "created": RunState._created,
+    "started": RunState._started,
+    "listening": RunState._listening,
+    "bootstrap": RunState._bootstrap,
+    "joined": RunState._joined,
+    "revived": RunState._revived,
+    "lost": RunState._lost,
+    "left": RunState._lost,
+    "assigned": RunState._assigned,
+    "mismatch": RunState._mismatch,
+    "ready": RunState._ready,
+    "phase": RunState._phase,
+    "lease": RunState._lease,
+    "lease_done": RunState._lease_done,
+    "lease_returned": RunState._lease_returned,
+    "heldout": RunState._heldout,
+    "update": RunState._update,
+    "stage_done": RunState._stage_done,
+    "version": RunState._version,
+}
+# Events that change what members are told.
+_VISIBLE = frozenset(
+    {"created", "started", "bootstrap", "joined", "revived", "lost", "left", "assigned", "ready", "phase", "heldout", "version"}
+)

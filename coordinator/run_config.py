@@ -1,0 +1,192 @@
+"""The run file: what one training run is, read from TOML and checked in full before anything starts."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from common.errors import Code, HocketError
+
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunSection(_Section):
+    """`[run]`: the run's name, and the seed from which every random draw of the run derives."""
+
+    id: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    seed: int = Field(default=0, ge=0, lt=2**63)
+
+
+class ModelSection(_Section):
+    """`[model]`: a preset of the model and the number of stages that it is cut into."""
+
+    preset: str
+    stages: int = Field(ge=1, le=256)
+
+
+class DataSection(_Section):
+    """`[data]`: the signed dataset manifest (a file, its folder, or a CID in the block store).
+
+    `languages`, where given, must be those of the manifest: a guard against the wrong dataset.
+    """
+
+    manifest: str = Field(min_length=1)
+    languages: tuple[str, ...] = ()
+
+
+class RoundsSection(_Section):
+    """`[rounds]`: budgets in frames, the inner and outer optimizers, and when rounds start and close."""
+
+    count: Positive
+    frames_per_inner_step: Positive
+    microbatches_per_inner_step: int = Field(default=4, gt=0, le=4096)
+    inner_steps: Positive                                      # of each replica, in each round
+    inner_lr: float = Field(gt=0, le=10)
+    lr_floor: float = Field(default=0.03, ge=0, le=1)          # share of the peak at the end of the cosine
+    warmup_frames: int = Field(default=0, ge=0)
+    total_frames: int = Field(default=0, ge=0)                 # length of the schedule; 0: from the rounds
+    weight_decay: float = Field(default=0.02, ge=0, le=1)
+    clip_norm: float = Field(default=1.0, gt=0)
+    accumulation: Literal["ordered", "free"] = "free"
+    outer_lr: float = Field(default=0.7, gt=0, le=10)
+    outer_momentum: float = Field(default=0.9, ge=0, lt=1)
+    replicas_wanted: Positive = 1                              # of each stage before the first round starts
+    gather_s: Seconds = 120.0                                  # or: every stage covered for so long
+    evaluate: bool = True                                      # each version on the held-out set
+    deadline_floor_s: Seconds = 20.0                           # the adaptive deadlines stay between these two
+    deadline_ceiling_s: Seconds = 1800.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RoundsSection:
+        if self.deadline_floor_s > self.deadline_ceiling_s:
+            raise ValueError("deadline_floor_s is above deadline_ceiling_s")
+        return self
+
+
+class AggregationSection(_Section):
+    """`[aggregation]`: the rule, and how many replicas of one stage may lie. Fewer are tolerated where fewer came."""
+
+    rule: Literal["trimmed_mean", "median", "mean"] = "trimmed_mean"
+    tolerate: int = Field(default=1, ge=0)
+
+
+class MembershipSection(_Section):
+    """`[membership]`: who may join (`open`: everyone who holds the ticket), and when a silent member is lost."""
+
+    mode: Literal["open"] = "open"
+    silence_s: Seconds = 10.0
+    max_members: Positive = 1024
+
+
+class CheckpointSection(_Section):
+    """`[checkpoint]`: the newest `keep` versions stay in the block store, and each `every`-th besides (0: none)."""
+
+    every: int = Field(default=0, ge=0)
+    keep: int = Field(default=2, ge=2)
+
+
+class NetworkSection(_Section):
+    """`[network]`: where the coordinator listens, and what peers allow one another."""
+
+    listen: str = Field(default="127.0.0.1:0", pattern=r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):[0-9]{1,5}$")
+    advertise: tuple[str, ...] = ()                            # addresses put into the ticket; empty: the one listened on
+    tls: bool = True
+    wire: Literal["fp32", "bf16", "int8"] = "bf16"
+    silence_s: Seconds = 5.0
+    step_deadline_s: Seconds = 60.0
+    attempts: int = Field(default=4, ge=1, le=64)
+
+    @property
+    def host(self) -> str:
+        """The host of `listen`, without the brackets of an IPv6 address."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.listen.rpartition(":")[2])
+
+    @model_validator(mode="after")
+    def _safe(self) -> NetworkSection:
+        if self.port > 65535:
+            raise ValueError("the port of listen is above 65535")
+        if not self.tls and self.host not in ("127.0.0.1", "localhost", "::1"):
+            raise ValueError("tls = false is allowed on the loopback interface only")
+        return self
+
+
+class RunConfig(_Section):
+    """One run file.
+
+    Raises:
+        HocketError: from `load` and `parse`: RUN_FILE_UNREADABLE, RUN_FILE_UNKNOWN_KEY, RUN_FILE_INVALID.
+    """
+
+    run: RunSection
+    model: ModelSection
+    data: DataSection
+    rounds: RoundsSection
+    aggregation: AggregationSection = AggregationSection()
+    membership: MembershipSection = MembershipSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    network: NetworkSection = NetworkSection()
+
+    @classmethod
+    def load(cls, path: Path) -> tuple[RunConfig, str]:
+        """Read a run file; returns the configuration and the text it was read from."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise HocketError(Code.RUN_FILE_UNREADABLE, f"{path} ({error})") from error
+        return cls.parse(text, name=str(path)), text
+
+    @classmethod
+    def parse(cls, text: str, *, name: str = "run file") -> RunConfig:
+        """Check the text of a run file; `name` is used in errors."""
+        try:
+            return cls.model_validate(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise HocketError(Code.RUN_FILE_UNREADABLE, f"{name} ({error})") from error
+        except ValidationError as error:
+            raise _first_fault(error, name) from error
+
+
+def known_keys() -> list[str]:
+    """Every key of a run file, as `section.key`."""
+    keys: list[str] = []
+    for section, field in RunConfig.model_fields.items():
+        kind = field.annotation
+        assert isinstance(kind, type) and issubclass(kind, BaseModel)
+        keys += [f"{section}.{key}" for key in kind.model_fields]
+    return keys
+
+
+def nearest_key(unknown: str) -> str:
+    """The known section or key that looks most like `unknown` (`section` or `section.key`)."""
+    section, dot, key = unknown.partition(".")
+    if not dot:
+        return difflib.get_close_matches(section, list(RunConfig.model_fields), n=1, cutoff=0.0)[0]
+
+    def likeness(known: str) -> float:
+        known_section, _, known_key = known.partition(".")
+        same_key = difflib.SequenceMatcher(None, key, known_key).ratio()
+        return same_key + 0.25 * difflib.SequenceMatcher(None, section, known_section).ratio()
+
+    return max(known_keys(), key=likeness)
+
+
+def _first_fault(error: ValidationError, name: str) -> HocketError:
+    faults = error.errors(include_url=False)
+    fault = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return HocketError(Code.RUN_FILE_UNKNOWN_KEY, f"{key} in {name}; the nearest known key is {nearest_key(key)}")
+    return HocketError(Code.RUN_FILE_INVALID, f"{key or 'file'} in {name}: {fault['msg']}")

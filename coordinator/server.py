@@ -1,0 +1,273 @@
+"""One coordinator process: puts the pieces together, starts in order, stops cleanly, and goes on where a killed one stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from common.errors import Code, HocketError
+from common.faults import NO_FAULTS, Faults
+from common.files import atomic_write, disk_error
+from coordinator import tls
+from coordinator.assembly import Assembly
+from coordinator.children import Child, python_module
+from coordinator.core import Core
+from coordinator.dataset import import_dataset
+from coordinator.door import MAX_MESSAGE_BYTES, Door
+from coordinator.driver import Driver
+from coordinator.journal import Journal
+from coordinator.run import RunState
+from coordinator.run_config import RunConfig
+from coordinator.status import report_json
+from coordinator.uploads import Uploads
+from coordinator.versions import Versions
+from protocol.generated import hocket_pb2 as pb
+from protocol.generated import hocket_pb2_grpc
+from protocol.identity import MemberKey
+from protocol.ticket import Ticket
+from swarm.blocks import BlockStore
+from tts.config import preset
+
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_S = 1.0
+
+
+def run_coordinator(
+    run_toml: Path, state_dir: Path, *, faults: Faults = NO_FAULTS, exit_when_finished: bool = False, linger_s: float = 0.0
+) -> None:
+    """Run a coordinator until SIGTERM or SIGINT; prints the ticket as one JSON line once members can join.
+
+    Args:
+        run_toml: the run file; after the first start it must stay as it was.
+        state_dir: made when absent; everything that survives a restart is in it.
+        exit_when_finished: stop `linger_s` after the last version was published and evaluated.
+
+    Raises:
+        HocketError: whatever a person must mend.
+    """
+    config, text = RunConfig.load(run_toml)
+    with locked(state_dir):
+        coordinator = Coordinator(config, text, run_toml.parent, state_dir, faults)
+        asyncio.run(coordinator.run(exit_when_finished=exit_when_finished, linger_s=linger_s))
+
+
+@contextmanager
+def locked(state_dir: Path) -> Iterator[None]:
+    """Hold the state directory for this process; STATE_LOCKED when another one does."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise disk_error(error, state_dir) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HocketError(Code.STATE_LOCKED, str(state_dir)) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Coordinator:
+    """One start of a coordinator.
+
+    Args:
+        config, text: the run file; folder: that its paths are relative to.
+    """
+
+    def __init__(self, config: RunConfig, text: str, folder: Path, state_dir: Path, faults: Faults) -> None:
+        self._config = config
+        self._text = text
+        self._folder = folder
+        self._state_dir = state_dir
+        self._faults = faults
+        self._key = MemberKey.load_or_create(state_dir / "member.key")
+        self._store = BlockStore(state_dir / "blocks")
+        self._journal = Journal(state_dir / "journal.sqlite", faults)
+        state = RunState()
+        for event in self._journal.events():
+            state.apply(event)
+        self._core = Core(config, self._journal, state, faults, time.time)
+        self._provider: pb.PeerAddress | None = None
+        self._child = Child("the bootstrap peer", self._child_command, state_dir / "bootstrap.log", self._child_is_up)
+
+    async def run(self, *, exit_when_finished: bool, linger_s: float) -> None:
+        """Start everything, serve, and take everything down again."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        tasks: list[asyncio.Task[None]] = []
+        server: grpc.aio.Server | None = None
+        try:
+            self._create()
+            core = self._core
+            assembly = Assembly(core, Versions(self._state_dir / "versions", self._store, self._key), self._state_dir)
+            await assembly.genesis()
+            certificate = tls.load_or_create(self._state_dir, self._config.network.host) if self._config.network.tls else None
+            if not core.state.bootstrap:
+                await self._child.start()
+            core.emit("started", pid=os.getpid())
+            driver = Driver(core, assembly)
+            server = self._server(certificate)
+            await server.start()
+            self._hand_out_ticket(certificate)
+            tasks = [
+                asyncio.create_task(driver.run(), name="driver"),
+                asyncio.create_task(self._keep_child(), name="bootstrap peer"),
+                asyncio.create_task(self._report(), name="report"),
+            ]
+            if exit_when_finished:
+                tasks.append(asyncio.create_task(self._stop_when_finished(driver, stop, linger_s), name="end"))
+            await self._until(stop, tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if server is not None:
+                await server.stop(STOP_GRACE_S)
+            await self._child.stop()
+            self._journal.close()
+
+    # ---- start -------------------------------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        """The first start fixes the run; later ones must bring the same run file."""
+        core, state, config = self._core, self._core.state, self._config
+        if state.run_id:
+            if RunConfig.parse(state.run_toml) != config:
+                raise HocketError(
+                    Code.RUN_FILE_INVALID, f"it differs from the one that run {state.run_id} was started with",
+                    remedy="use the first run file, or another --state-dir for another run",
+                )  # fmt: skip
+            return
+        dataset = import_dataset(config.data.manifest, config.data.languages, self._store, relative_to=self._folder)
+        codec = dataset.manifest.codec
+        model = preset(
+            config.model.preset, n_codebooks=codec["n_codebooks"], codebook_size=codec["codebook_size"],
+            n_phonemes=len(dataset.manifest.phonemes), n_languages=max(len(dataset.manifest.languages), 1),
+        )  # fmt: skip
+        core.emit(
+            "created", run_id=config.run.id, run_toml=self._text, stages=config.model.stages,
+            model_config=model.model_dump(mode="json"), dataset=dataset.record(),
+        )  # fmt: skip
+
+    def _server(self, certificate: tls.Certificate | None) -> grpc.aio.Server:
+        core, network = self._core, self._config.network
+        server = grpc.aio.server(options=[
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            # Two coordinators on one port would each get some of the calls.
+            ("grpc.so_reuseport", 0),
+        ])  # fmt: skip
+        door = Door(core, Uploads(core, self._state_dir), self._key, lambda: [self._provider] if self._provider else [])
+        hocket_pb2_grpc.add_CoordinatorServicer_to_server(door, server)
+        host = f"[{network.host}]" if ":" in network.host else network.host
+        # The port of the first start is kept: tickets name it.
+        address = f"{host}:{network.port or core.state.port}"
+        try:
+            if certificate is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, grpc.ssl_server_credentials([(certificate.key_pem, certificate.pem)]))
+        except RuntimeError as error:
+            raise HocketError(Code.PORT_TAKEN, address) from error
+        if port == 0:
+            raise HocketError(Code.PORT_TAKEN, address)
+        if port != core.state.port:
+            core.emit("listening", port=port)
+        return server
+
+    def _hand_out_ticket(self, certificate: tls.Certificate | None) -> None:
+        state, network = self._core.state, self._config.network
+        host = f"[{network.host}]" if ":" in network.host else network.host
+        ticket = Ticket(
+            run_id=state.run_id,
+            coordinator_addresses=network.advertise or (f"{host}:{state.port}",),
+            coordinator_key=self._key.public,
+            tls_sha256=certificate.sha256 if certificate is not None else b"",
+            bootstrap_multiaddrs=tuple(state.bootstrap),
+        ).encode()
+        atomic_write(self._state_dir / "ticket.txt", (ticket + "\n").encode())
+        print(json.dumps({"ticket": ticket, "run_id": state.run_id, "port": state.port, "pid": os.getpid()}), flush=True)
+
+    # ---- while it runs -----------------------------------------------------------------------------------------------
+
+    async def _until(self, stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+        """Until told to stop, or until a task fails, whose error is raised."""
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            stopped.cancel()
+
+    async def _stop_when_finished(self, driver: Driver, stop: asyncio.Event, linger_s: float) -> None:
+        await driver.finished.wait()
+        logger.info("the run is finished; serving for %.0f s more", linger_s)
+        # Members fetch the last version meanwhile; a signal ends the wait.
+        await asyncio.sleep(linger_s)
+        stop.set()
+
+    async def _report(self) -> None:
+        """Keep report.json up to date: after each round, each evaluation and at the end."""
+        core, written = self._core, None
+        while True:
+            state = core.state
+            stand: tuple[Any, ...] = (len(state.rounds), len(state.heldout), state.phase.value == "FINISHED", state.starts)
+            if stand != written:
+                text = json.dumps(report_json(core), indent=1, sort_keys=True)
+                await asyncio.to_thread(atomic_write, self._state_dir / "report.json", text.encode())
+                written = stand
+            await core.news(state.revision, 60.0)
+
+    async def _keep_child(self) -> None:
+        if self._child.pid is None:
+            await self._child.start()
+        await self._child.supervise()
+
+    def _child_command(self) -> list[str]:
+        return python_module(
+            "swarm.peer", "--store", str(self._state_dir / "blocks"), "--state", str(self._peer_dir()),
+            "--run-id", self._config.run.id, "--listen", self._listen_multiaddr(),
+        )  # fmt: skip
+
+    def _peer_dir(self) -> Path:
+        folder = self._state_dir / "bootstrap"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _listen_multiaddr(self) -> str:
+        """Where the bootstrap peer listens: any port at first, then the port that tickets name."""
+        host = self._config.network.host
+        try:
+            number = ipaddress.ip_address(host)
+        except ValueError:
+            number = ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        prefix = f"/ip{number.version}/{number}/tcp/"
+        ports = [part.split("/")[4] for part in self._core.state.bootstrap if len(part.split("/")) > 4]
+        return prefix + (ports[0] if ports else "0")
+
+    def _child_is_up(self, ready: dict[str, Any]) -> None:
+        multiaddrs = [str(one) for one in ready["multiaddrs"]]
+        whole = [one if "/p2p/" in one else f"{one}/p2p/{ready['peer_id']}" for one in multiaddrs]
+        self._provider = pb.PeerAddress(peer_id=ready["peer_id"], multiaddrs=whole)
+        if whole != self._core.state.bootstrap:
+            self._core.emit("bootstrap", multiaddrs=whole)

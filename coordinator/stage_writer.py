@@ -1,0 +1,89 @@
+"""Writes a stage file piece by piece, so that a stage larger than memory can be made; the bytes are those of `write_tensors`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from common.files import disk_error, sync_directory
+from protocol.tensor_files import TensorInfo
+
+
+class StageWriter:
+    """A safetensors file of float32 tensors, written in order of their names, beside its place and moved there by `finish`.
+
+    Args:
+        path: where the whole file will stand.
+        tensors: every tensor of the file.
+
+    Raises:
+        HocketError: DISK_FULL, STATE_UNREADABLE; nothing is left beside the target.
+    """
+
+    def __init__(self, path: Path, tensors: Sequence[TensorInfo]) -> None:
+        self._path = path
+        self._part = path.with_name(path.name + ".part")
+        self._hash = hashlib.sha256()
+        self._left = 0
+        self.size_bytes = 0
+        header: dict[str, object] = {}
+        for info in sorted(tensors, key=lambda one: one.name):
+            if info.dtype != "float32":
+                raise ValueError(f"{info.name} is {info.dtype}; stage files hold float32")
+            header[info.name] = {
+                "dtype": "F32", "shape": list(info.shape), "data_offsets": [self._left, self._left + info.size_bytes],
+            }  # fmt: skip
+            self._left += info.size_bytes
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = self._part.open("wb")
+        except OSError as error:
+            raise disk_error(error, path) from error
+        self._left += 8 + len(text)
+        self._put(len(text).to_bytes(8, "little"))
+        self._put(text)
+
+    def write(self, values: np.ndarray) -> None:
+        """Append the next values: float32 [m]."""
+        self._put(values.astype("<f4", copy=False).view(np.uint8).data)
+
+    def finish(self) -> str:
+        """Sync the file, move it to its place and return its SHA-256 in hex."""
+        if self._left:
+            raise ValueError(f"{self._left} bytes of {self._path} are missing")
+        try:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            self._stream.close()
+            os.replace(self._part, self._path)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise disk_error(error, self._path) from error
+        return self._hash.hexdigest()
+
+    def _put(self, data: bytes | memoryview) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(f"more bytes than {self._path} has room for")
+        try:
+            self._stream.write(data)
+        except OSError as error:
+            raise disk_error(error, self._path) from error
+        self._hash.update(data)
+        self.size_bytes += len(data)
+
+    def __enter__(self) -> StageWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave nothing behind unless `finish` was reached."""
+        self._stream.close()
+        self._part.unlink(missing_ok=True)

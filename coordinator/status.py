@@ -1,0 +1,87 @@
+"""What the run looks like from outside: the JSON of `hocket status`. Pure but for reading the core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.core import Core
+from coordinator.measures import BYTE_KINDS
+from coordinator.run import RunState
+
+
+def bytes_by_kind(processes: dict[str, dict[str, int]]) -> dict[str, int]:
+    """Bytes that all members' processes together have sent, by kind."""
+    return {kind: sum(one.get(kind, 0) for one in processes.values()) for kind in BYTE_KINDS}
+
+
+def status_json(core: Core) -> dict[str, Any]:
+    """The state of the run for people and scripts; holds nothing secret."""
+    state = core.state
+    stages = []
+    for stage in range(state.stages):
+        replicas = []
+        for member in sorted(state.members.values(), key=lambda one: one.member):
+            serves = member.stage == stage or (not member.live and member.last_stage == stage)
+            if not serves:
+                continue
+            report = core.reports.get((member.member, member.generation), {})
+            replicas.append({
+                "member": member.member, "peer_id": member.peer_id, "operator": member.operator, "pid": report.get("pid", 0),
+                "ready": state.is_ready(member), "frames": report.get("frames", 0), "generation": member.generation,
+                "alive": member.live, "reason": member.reason, "submitted": (stage, member.member) in state.updates,
+            })  # fmt: skip
+        stages.append({"stage": stage, "replicas": replicas})
+    return {
+        "run_id": state.run_id,
+        "phase": state.phase.value,
+        "round": state.round,
+        "reason": core.reason,
+        "revision": state.revision,
+        "stages": stages,
+        "unassigned": sorted(one.member for one in state.members.values() if one.live and one.stage is None),
+        "frames_done": frames_done(core),
+        "target_frames": state.target_frames,
+        "frames_total": state.frames_counted,
+        "rounds_wanted": core.config.rounds.count,
+        "rounds": state.rounds,
+        "initial_heldout_loss": initial_heldout_loss(state),
+        "version": {"version": state.version, **final_version(state)},
+        "bytes": bytes_by_kind(core.bytes_sent),
+        "coordinator_restarts": max(state.starts - 1, 0),
+        "recent_events": list(core.recent),
+    }
+
+
+def frames_done(core: Core) -> int:
+    """Frames of this round so far: finished leases, and what stage 0 has done of the unfinished ones."""
+    finished = sum(lease.frames for lease in core.state.leases.values() if lease.done_at is not None)
+    reported = sum(one["frames"] for one in core.reports.values() if one["stage"] == 0)
+    return max(finished, reported)
+
+
+def initial_heldout_loss(state: RunState) -> float | None:
+    """The held-out loss of version 0, if it was evaluated."""
+    first = state.versions[0]["cid"] if state.versions else ""
+    return state.heldout[first]["loss"] if first in state.heldout else None
+
+
+def final_version(state: RunState) -> dict[str, Any]:
+    """The newest version: the round that it came from, and its CID."""
+    return {"round": state.versions[-1]["round"] if state.versions else 0, "cid": state.base_cid}
+
+
+def report_json(core: Core) -> dict[str, Any]:
+    """The coordinator's part of a run's report.json."""
+    state = core.state
+    return {
+        "run_id": state.run_id,
+        "rounds": state.rounds,
+        "initial_heldout_loss": initial_heldout_loss(state),
+        "duplicate_microbatches": sum(one["duplicate_microbatches"] for one in state.rounds),
+        "dropped_microbatches": sum(one["dropped_microbatches"] for one in state.rounds),
+        "coordinator_restarts": max(state.starts - 1, 0),
+        "final_version": final_version(state),
+        "bytes_sent": bytes_by_kind(core.bytes_sent),
+        "finished": state.phase.value == "FINISHED",
+        "config": core.config.model_dump(mode="json"),
+    }

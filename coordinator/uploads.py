@@ -1,0 +1,173 @@
+"""Receives updates: streamed to disk, checked against what was signed, synced, journalled, and only then acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import BinaryIO
+
+from common.errors import Code, HocketError
+from common.files import disk_error, sync_directory
+from coordinator.core import Core, Nonce
+from coordinator.rounds import Phase
+from coordinator.run import Member
+from coordinator.versions import tensor_infos
+from protocol.generated import hocket_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1 << 20
+HEADER_ALLOWANCE_BYTES = 1 << 16
+HEADER_ALLOWANCE_PER_TENSOR_BYTES = 1 << 10
+MAX_MICROBATCHES = 100_000
+
+
+class Uploads:
+    """Where updates come in.
+
+    Args:
+        core: the run.
+        state_dir: updates lie in `updates/round-<r>/stage-<i>/<member>.safetensors` below it.
+    """
+
+    def __init__(self, core: Core, state_dir: Path) -> None:
+        self._core = core
+        self._state_dir = state_dir
+        self._receiving: set[str] = set()
+
+    async def receive(
+        self, member: Member, head: pb.UpdateHead, nonce: Nonce, chunks: AsyncIterator[pb.UpdateChunk]
+    ) -> pb.UpdateReceipt:
+        """Take one update in; the receipt says whether it is on disk.
+
+        An update that was acknowledged before is acknowledged again without being read. Of two different ones the first counts.
+
+        Args:
+            member: who signed `head`; the head is checked here.
+            chunks: what follows the head.
+
+        Raises:
+            HocketError: STREAM_BROKEN for a stream that ends early, stalls, or is not what its head says; DISK_FULL.
+        """
+        answer = self._answer_at_once(member, head)
+        if answer is not None:
+            return answer
+        if member.member in self._receiving:
+            return _receipt(head, "another update of yours is being received")
+        self._receiving.add(member.member)
+        path = self._state_dir / f"updates/round-{head.round}/stage-{head.stage}/{member.member}.safetensors"
+        part = path.with_name(path.name + ".part")
+        try:
+            await self._write(part, head, chunks)
+            # While the bytes came in the round may have moved on.
+            answer = self._answer_at_once(member, head)
+            if answer is not None:
+                return answer
+            await asyncio.to_thread(_settle, part, path)
+            answer = self._answer_at_once(member, head)
+            if answer is not None:
+                return answer
+            self._core.emit(
+                "update", member=member.member, stage=head.stage, generation=head.generation, round=head.round,
+                sha256=head.sha256.hex(), size_bytes=head.size_bytes, frames=head.frames, inner_steps=head.inner_steps,
+                microbatches=[(one.id, one.frames) for one in head.microbatches],
+                duplicates=head.duplicates, dropped=head.dropped, path=str(path.relative_to(self._state_dir)), nonce=nonce,
+            )  # fmt: skip
+            self._core.faults.reach("coordinator.update.acked", stage=head.stage, round=head.round)
+            logger.info("update of %s for round %d, stage %d: %d frames", member.member[:12], head.round, head.stage, head.frames)
+            return _receipt(head, "")
+        finally:
+            self._receiving.discard(member.member)
+            part.unlink(missing_ok=True)
+
+    def _answer_at_once(self, member: Member, head: pb.UpdateHead) -> pb.UpdateReceipt | None:
+        """The receipt, where the head alone decides; None: the bytes are wanted."""
+        state = self._core.state
+        # The member record may have been replaced while bytes came in.
+        current = state.members.get(member.member)
+        if head.round == state.round and (known := state.updates.get((head.stage, member.member))) is not None:
+            same = known.sha256 == head.sha256.hex() and known.generation == head.generation
+            return _receipt(head, "" if same else "another update of yours was acknowledged before")
+        fault = ""
+        if head.round != state.round or state.phase is not Phase.CLOSING:
+            fault = f"round {state.round} is in phase {state.phase}; updates are taken while it is CLOSING"
+        elif head.base_cid != state.base_cid:
+            fault = "it starts from another base"
+        elif current is None or not current.live or current.stage != head.stage or current.generation != head.generation:
+            fault = "it is not of your current assignment"
+        elif not state.is_ready(current):
+            fault = "you have not reported the base as loaded"
+        elif len(head.microbatches) > MAX_MICROBATCHES or len(head.sha256) != 32:
+            fault = "its head does not fit"
+        else:
+            fault = self._size_fault(head)
+        return _receipt(head, fault) if fault else None
+
+    def _size_fault(self, head: pb.UpdateHead) -> str:
+        assert self._core.manifest is not None
+        tensors = tensor_infos(self._core.manifest.stages[head.stage])
+        data_bytes = sum(one.size_bytes for one in tensors)
+        most = data_bytes + HEADER_ALLOWANCE_BYTES + HEADER_ALLOWANCE_PER_TENSOR_BYTES * len(tensors)
+        return "" if data_bytes < head.size_bytes <= most else f"{head.size_bytes} bytes for a stage of {data_bytes}"
+
+    async def _write(self, part: Path, head: pb.UpdateHead, chunks: AsyncIterator[pb.UpdateChunk]) -> None:
+        digest = hashlib.sha256()
+        received = count = 0
+        silence_s = self._core.config.membership.silence_s
+        stream: BinaryIO | None = None
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            stream = part.open("wb")
+            while True:
+                try:
+                    async with asyncio.timeout(silence_s):
+                        chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    raise _broken(f"it ended after {received} of {head.size_bytes} bytes, without an end") from None
+                except TimeoutError:
+                    raise _broken(f"nothing came for {silence_s:.1f} s, after {received} of {head.size_bytes} bytes") from None
+                kind = chunk.WhichOneof("part")
+                if kind == "end":
+                    break
+                if kind != "data" or not 0 < len(chunk.data) <= CHUNK_BYTES or received + len(chunk.data) > head.size_bytes:
+                    raise _broken(f"what follows byte {received} does not belong there")
+                digest.update(chunk.data)
+                stream.write(chunk.data)
+                received += len(chunk.data)
+                count += 1
+            if received != head.size_bytes or chunk.end.bytes != received or chunk.end.chunks != count:
+                raise _broken(f"it has {received} bytes in {count} chunks, its head says {head.size_bytes} bytes")
+            if digest.digest() != head.sha256:
+                raise _broken("its bytes are not those that were signed")
+        except OSError as error:
+            raise disk_error(error, part) from error
+        finally:
+            if stream is not None:
+                stream.close()
+
+
+def _broken(reason: str) -> HocketError:
+    return HocketError(Code.STREAM_BROKEN, f"update: {reason}", remedy="send it again")
+
+
+def _receipt(head: pb.UpdateHead, fault: str) -> pb.UpdateReceipt:
+    return pb.UpdateReceipt(round=head.round, stage=head.stage, sha256=head.sha256, accepted=not fault, reason=fault)
+
+
+def _settle(part: Path, path: Path) -> None:
+    """Make a received file durable under its own name."""
+    try:
+        descriptor = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(part, path)
+        for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
+            sync_directory(folder)
+    except OSError as error:
+        raise disk_error(error, path) from error

@@ -1,0 +1,162 @@
+"""Versions on disk and in the block store: the working files of the newest one, and signed manifests by CID."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import Code, HocketError
+from coordinator.aggregate import norm_of
+from protocol.content import links
+from protocol.identity import MemberKey
+from protocol.manifest import StageFile, TensorEntry, VersionManifest, read_manifest, sign_manifest
+from protocol.tensor_files import TensorInfo
+from swarm.blocks import BlockStore
+
+logger = logging.getLogger(__name__)
+
+
+def tensor_infos(stage: StageFile) -> list[TensorInfo]:
+    """What a stage's files hold, from its manifest entry."""
+    return [TensorInfo(one.name, one.dtype, tuple(one.shape)) for one in stage.tensors]
+
+
+def read_header(path: Path) -> list[TensorInfo]:
+    """Names and shapes of a stage file that a child of ours wrote; all must be float32 (CHECKPOINT_INVALID)."""
+    try:
+        with path.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    except (OSError, ValueError) as error:
+        raise HocketError(Code.CHECKPOINT_INVALID, f"{path} ({error})") from error
+    header.pop("__metadata__", None)
+    other = sorted(name for name, entry in header.items() if entry["dtype"] != "F32")
+    if other:
+        raise HocketError(Code.CHECKPOINT_INVALID, f"{path}: {other[0]!r} is not float32")
+    return [TensorInfo(name, "float32", tuple(header[name]["shape"])) for name in sorted(header)]
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class StageFiles:
+    """Where a version's files of one stage are; `momentum` is None while there is none."""
+
+    weights: Path
+    momentum: Path | None
+
+
+class Versions:
+    """The versions of one run.
+
+    Args:
+        folder: for working files, `v<version>/stage-<i>.safetensors` and `.momentum.safetensors`.
+        store: where everything is published.
+        key: the coordinator's, which signs manifests.
+    """
+
+    def __init__(self, folder: Path, store: BlockStore, key: MemberKey) -> None:
+        self._folder = folder
+        self._store = store
+        self._key = key
+
+    def folder(self, version: int) -> Path:
+        return self._folder / f"v{version}"
+
+    def weights_path(self, version: int, stage: int) -> Path:
+        return self.folder(version) / f"stage-{stage}.safetensors"
+
+    def momentum_path(self, version: int, stage: int) -> Path:
+        return self.folder(version) / f"stage-{stage}.momentum.safetensors"
+
+    def stage_file(self, version: int, stage: int, *, sha256: str | None = None, momentum: bool) -> StageFile:
+        """Put a stage's working files into the block store and describe them."""
+        path = self.weights_path(version, stage)
+        tensors = read_header(path)
+        norm_of(path, tensors, Code.CHECKPOINT_INVALID)
+        return StageFile(
+            stage=stage,
+            cid=self._store.add_file(path),
+            sha256=sha256 or file_sha256(path),
+            size_bytes=path.stat().st_size,
+            tensors=[TensorEntry(name=one.name, dtype=one.dtype, shape=list(one.shape)) for one in tensors],
+            momentum_cid=self._store.add_file(self.momentum_path(version, stage)) if momentum else None,
+        )
+
+    def publish(self, manifest: VersionManifest) -> str:
+        """Sign a manifest and add it to the block store; returns its CID, the version's name."""
+        return self._store.add_bytes(sign_manifest(self._key, manifest))
+
+    def load(self, cid: str) -> VersionManifest:
+        """A manifest of ours, from the block store."""
+        return read_manifest(VersionManifest, self._store.read_file(cid), signer=self._key.public)
+
+    def files(self, manifest: VersionManifest, stage: int) -> StageFiles:
+        """The working files of one stage of a version; fetched from the block store where they are missing or damaged."""
+        entry = manifest.stages[stage]
+        weights = self.weights_path(manifest.version, stage)
+        if not weights.exists() or file_sha256(weights) != entry.sha256:
+            weights.parent.mkdir(parents=True, exist_ok=True)
+            self._store.export(entry.cid, weights)
+        momentum = None
+        if entry.momentum_cid is not None:
+            momentum = self.momentum_path(manifest.version, stage)
+            if not momentum.exists():
+                self._store.export(entry.momentum_cid, momentum)
+        return StageFiles(weights, momentum)
+
+    def drop_working_files(self, newest: int) -> None:
+        """Remove working files of versions before `newest`; the block store has them."""
+        for path in self._folder.glob("v*"):
+            if path.name[1:].isdigit() and int(path.name[1:]) < newest:
+                shutil.rmtree(path)
+
+    def prune(self, versions: Sequence[dict[str, Any]], *, keep: int, every: int, pinned: Iterable[str]) -> list[str]:
+        """Drop from the block store what only versions outside the keep policy refer to.
+
+        Args:
+            versions: all versions published, oldest first, each with `version` and `cid`.
+            keep: the newest that many stay; every: each `every`-th stays besides (0: none).
+            pinned: further roots that stay (the dataset).
+
+        Returns:
+            CIDs of the manifests that were dropped.
+        """
+        stays = {one["cid"] for one in versions[-keep:]}
+        stays |= {one["cid"] for one in versions if every and one["version"] % every == 0}
+        goes = [one["cid"] for one in versions if one["cid"] not in stays and self._store.has(one["cid"])]
+        if not goes:
+            return []
+        kept = set(pinned)
+        for cid in stays:
+            kept |= self._roots(cid)
+        kept_blocks = {block for root in kept for block in self._blocks(root)}
+        for cid in goes:
+            for root in self._roots(cid):
+                for block in self._blocks(root):
+                    if block not in kept_blocks:
+                        self._store.remove(block)
+            logger.info("version manifest %s left the block store", cid)
+        return goes
+
+    def _roots(self, cid: str) -> set[str]:
+        """The manifest and every file that it names, but the dataset."""
+        manifest = self.load(cid)
+        momenta = {stage.momentum_cid for stage in manifest.stages if stage.momentum_cid}
+        return {cid, *(stage.cid for stage in manifest.stages), *momenta}
+
+    def _blocks(self, root: str) -> list[str]:
+        """The blocks under a root that the store has, children before their parent."""
+        if not self._store.has(root):
+            return []
+        children = [block for link in links(root, self._store.get(root)) for block in self._blocks(link.cid)]
+        return [*children, root]
