@@ -24,8 +24,8 @@ def pipeline(
     microbatches: Annotated[int, typer.Option(min=1, help="Microbatches of an inner step, all in flight.")] = 8,
     microbatch_size: Annotated[int, typer.Option(min=1, help="Utterances of a microbatch.")] = 4,
     preset: Annotated[str, typer.Option(help="Model preset.")] = "demo",
-    rows: Annotated[str, typer.Option(help="Which rows, separated by commas: single,pipeline2,pipeline4,torch2,torch4.")] = (
-        "single,pipeline2,pipeline4,torch2,torch4"
+    rows: Annotated[str, typer.Option(help="Which rows, separated by commas.")] = (
+        "single,single1,pipeline2,pipeline4,torch2,torch4"
     ),
 ) -> None:
     """Frames per second of a pipeline of processes, beside one process and torch.distributed.pipelining.
@@ -44,6 +44,6 @@ def pipeline(
         preset=preset,
     )
     result = measure(settings, rows=[name.strip() for name in rows.split(",") if name.strip()], say=typer.echo)
-    print_table(result)
+    print_table(result, ("row", "what", "frames_per_second", "slowest", "fastest", "step_median_s"))
     if json_path is not None:
         write_result(json_path, result)

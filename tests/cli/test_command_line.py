@@ -95,7 +95,7 @@ def test_a_fault_of_ours_is_one_line_and_its_traceback_is_kept() -> None:
 
 
 def test_a_fault_of_ours_in_a_group_is_not_taken_for_a_mistake() -> None:
-    code = "import cli.main as m\ndef fail() -> None:\n    raise ExceptionGroup('g', [KeyError(1)])\nm.app.command()(fail)\nm.main()"
+    code = "import cli.main as m\ndef fail() -> None:\n    raise ExceptionGroup('', [OSError()])\nm.app.command()(fail); m.main()"
     answer = hocket("fail", code=code)
     assert answer.returncode == 1 and "a fault of ours" in answer.stderr
     Path(answer.stderr.split("with the file ")[1].split(": ")[0]).unlink()
