@@ -21,11 +21,11 @@ CLOSE_MINIMUM = Fraction(1, 4)
 class Outcome(Enum):
     """What to do with a microbatch that arrives."""
 
-    NEW = "new"                # compute, count, store the answer
-    SAME = "same"              # answer from the store
-    PENDING = "pending"        # the same input is being computed: wait for that answer
-    REPEATED = "repeated"      # done before, but the stored answer was evicted: compute again, count nothing
-    DRIFTED = "drifted"        # another input under a known id: compute, count nothing
+    NEW = "new"  # compute, count, store the answer
+    SAME = "same"  # answer from the store
+    PENDING = "pending"  # the same input is being computed: wait for that answer
+    REPEATED = "repeated"  # done before, but the stored answer was evicted: compute again, count nothing
+    DRIFTED = "drifted"  # another input under a known id: compute, count nothing
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Ledger(Generic[Answer]):
 
     @property
     def dropped(self) -> int:
-        """Microbatches of this round that were taken and then given up or discarded."""
+        """Microbatches of this round that were lost here: given up for good, or discarded with their inner step."""
         return self._dropped
 
     @property
@@ -126,12 +126,16 @@ class Ledger(Generic[Answer]):
             _, (_, freed_bytes) = self._answers.popitem(last=False)
             self._stored_bytes -= freed_bytes
 
-    def give_up(self, identifier: int) -> None:
-        """A NEW microbatch came to nothing: the next arrival of its id is new again."""
+    def give_up(self, identifier: int, *, lost: bool) -> None:
+        """A NEW microbatch came to nothing: the next arrival of its id is new again.
+
+        Args:
+            lost: nobody will try it again, so it is counted as dropped.
+        """
         known = self._known.get(identifier)
         if known is not None and known.state is _State.TAKEN:
             del self._known[identifier]
-            self._dropped += 1
+            self._dropped += lost
 
     def discard(self, identifiers: list[int]) -> None:
         """Counted gradients were thrown away with their inner step; the ids stay known, so they are not counted later."""

@@ -129,12 +129,18 @@ class Router:
         replica.retry_at, replica.why = now + back_off_s, why
         return back_off_s
 
-    def busy(self, peer: str, frames: int, *, now: float) -> None:
-        """The replica is well but takes nothing now: no mark against it, a short pause, its share given back."""
+    def pause(self, peer: str, frames: int, *, now: float, why: str, pause_s: float | None = None) -> None:
+        """The replica is well but takes nothing now: no mark against it, a short pause, its share given back.
+
+        Args:
+            pause_s: when other than the router's `busy_s`.
+        """
         if peer in self._replicas:
             replica = self._replicas[peer]
             replica.level_frames = max(0, replica.level_frames - frames)
-            replica.retry_at, replica.why = max(replica.retry_at, now + self._busy_s), "busy"
+            until = now + (self._busy_s if pause_s is None else pause_s)
+            if until > replica.retry_at:
+                replica.retry_at, replica.why = until, why
 
     def drained(self, peer: str, frames: int) -> None:
         """The replica closes its round: it takes nothing more before the next one."""

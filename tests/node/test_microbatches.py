@@ -34,19 +34,21 @@ def test_another_input_under_a_known_id_has_drifted_and_its_own_answer_is_kept_a
     assert ledger.counted() == [(7, 10)]
 
 
-def test_a_given_up_microbatch_is_new_again_and_counted_as_dropped() -> None:
+def test_a_given_up_microbatch_is_new_again_and_dropped_only_when_lost() -> None:
     ledger: Ledger[str] = Ledger(100)
     ledger.arrive(7, b"x", 10)
-    ledger.give_up(7)
-    assert ledger.dropped == 1 and ledger.counted() == []
+    ledger.give_up(7, lost=False)
+    assert ledger.dropped == 0 and ledger.counted() == []
     assert ledger.arrive(7, b"y", 10).outcome is Outcome.NEW
+    ledger.give_up(7, lost=True)
+    assert ledger.dropped == 1
 
 
 def test_a_counted_microbatch_cannot_be_given_up() -> None:
     ledger: Ledger[str] = Ledger(100)
     ledger.arrive(7, b"x", 10)
     ledger.count(7)
-    ledger.give_up(7)
+    ledger.give_up(7, lost=True)
     assert ledger.counted() == [(7, 10)] and ledger.dropped == 0
 
 

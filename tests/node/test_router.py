@@ -98,7 +98,7 @@ def test_a_draining_replica_is_not_chosen_again_and_the_others_take_its_share() 
 def test_a_busy_replica_gets_a_short_pause_and_keeps_its_good_name() -> None:
     router = Router(peers(1), busy_s=0.1, back_off_s=2.0)
     assert router.choose(10, now=0.0).peer == "peer-0"
-    router.busy("peer-0", 10, now=0.0)
+    router.pause("peer-0", 10, now=0.0, why="busy")
     waiting = router.choose(10, now=0.05)
     assert waiting.peer is None and waiting.wait_s == pytest.approx(0.05)
     assert router.choose(10, now=0.1).peer == "peer-0"

@@ -1,0 +1,223 @@
+"""Stage 0: turns leases into inner steps. One lease is one inner step: its utterances become microbatches, all in flight at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from common.errors import Code, HocketError
+from common.faults import NO_FAULTS, Faults
+from node.context import RoundContext
+from node.downstream import Downstream, Errand
+from node.microbatches import Outcome
+from node.replica import EventSink, Refused, Replica
+from node.wire import Losses, StepAnswer, StepInput
+from protocol.generated import hocket_pb2 as pb
+from tts.batch import TextBatch, UtteranceLike
+from tts.config import ModelConfig
+from tts.reference import cut_microbatches
+
+logger = logging.getLogger(__name__)
+
+ASK_AGAIN_S = 0.5
+EVALUATION_UTTERANCES = 8
+EVALUATION_TRIES = 3
+EVALUATION_IN_FLIGHT = 2
+
+
+class Reader(Protocol):
+    """What the feeder needs of `tokenizer.reader.DatasetReader`."""
+
+    async def utterances(self, epoch: int, start: int, stop: int, seed: int) -> Sequence[UtteranceLike]: ...
+    async def heldout(self) -> Sequence[UtteranceLike]: ...
+
+
+@dataclass
+class FeederTotals:
+    """Leases of the round that are finished."""
+
+    leases: list[pb.LeaseDone] = field(default_factory=list)
+
+
+def digest_of_batch(batch: TextBatch) -> bytes:
+    """SHA-256 that names a microbatch's input to stage 0."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(vars(batch).items()):
+        array = tensor.numpy()
+        digest.update(f"{name}|{array.dtype}|{list(array.shape)}|".encode())
+        digest.update(array.tobytes())
+    return digest.digest()
+
+
+class Feeder:
+    """Feeds one round of one replica of stage 0.
+
+    Args:
+        context: of the round. replica: of stage 0. downstream: the way to stage 1; None when the model has one stage.
+        reader: of the dataset. languages: tags by id.
+        lease: asks the coordinator for a range of samples.
+        event: writes to the worker's event log.
+        reported: called when a lease is done, so that the coordinator hears of it soon.
+        faults: point `node.forward.before`.
+    """
+
+    def __init__(
+        self,
+        context: RoundContext,
+        replica: Replica,
+        downstream: Downstream | None,
+        reader: Reader,
+        languages: Sequence[str],
+        lease: Callable[[], Awaitable[pb.LeaseReply | None]],
+        event: EventSink,
+        reported: Callable[[], None],
+        *,
+        faults: Faults = NO_FAULTS,
+    ) -> None:
+        self._context = context
+        self._replica = replica
+        self._downstream = downstream
+        self._reader = reader
+        self._languages = languages
+        self._lease = lease
+        self._event = event
+        self._reported = reported
+        self._faults = faults
+        self._view_changed = asyncio.Event()
+        self.totals = FeederTotals()
+
+    def view_changed(self) -> None:
+        """The coordinator's view has changed: a lease may be had now."""
+        self._view_changed.set()
+
+    async def run(self) -> None:
+        """Take leases and work on them, until cancelled or until the replica drains."""
+        while not self._replica.draining:
+            self._view_changed.clear()
+            lease = await self._lease()
+            if lease is None or not lease.granted:
+                logger.debug("no lease: %s", lease.reason if lease is not None else "the coordinator is away")
+                try:
+                    async with asyncio.timeout(ASK_AGAIN_S):
+                        await self._view_changed.wait()
+                except TimeoutError:
+                    pass  # asked again at this pace
+                continue
+            await self.work(lease)
+
+    # ---- training ---------------------------------------------------------------------------------------------------
+
+    async def work(self, lease: pb.LeaseReply) -> None:
+        """Work on one lease: all its microbatches at once, then the inner step."""
+        settings, context = self._context.settings, self._context
+        self._event("lease", round=context.round, lease=lease.lease_id, epoch=lease.epoch, start=lease.start, stop=lease.stop)
+        utterances = await self._reader.utterances(lease.epoch, lease.start, lease.stop, settings.seed)
+        batches = await asyncio.to_thread(
+            cut_microbatches, utterances, max(1, settings.microbatches_per_inner_step), context.config, self._languages
+        )
+        total = sum(batch.frames for batch in batches)
+        results = await asyncio.gather(
+            *(self._microbatch(lease.first_microbatch_id + index, batch, total) for index, batch in enumerate(batches))
+        )
+        await self._replica.end_partial_step()
+        counted = [frames for frames in results if frames]
+        self.totals.leases.append(pb.LeaseDone(lease_id=lease.lease_id, frames=sum(counted), microbatches=len(counted)))
+        self._event(
+            "lease_done",
+            round=context.round,
+            lease=lease.lease_id,
+            frames=sum(counted),
+            microbatches=len(counted),
+            of=len(batches),
+        )
+        self._reported()
+
+    async def _microbatch(self, identifier: int, batch: TextBatch, total: int) -> int:
+        """Forward, await the gradient, backward; returns the frames counted, 0 when the microbatch was lost."""
+        context, replica, settings = self._context, self._replica, self._context.settings
+        loop = asyncio.get_running_loop()
+        began = time.monotonic()
+        digest = digest_of_batch(batch)
+        if replica.ledger.arrive(identifier, digest, batch.frames).outcome is not Outcome.NEW:
+            logger.error("microbatch %d was leased twice and is left out", identifier)
+            return 0
+        taken = None
+        try:
+            taken = await replica.admit(identifier, batch.frames, total, counts=True, hold_s=settings.step_deadline_s)
+            self._faults.reach("node.forward.before", round=context.round, stage=0, microbatch=identifier)
+            kept = await replica.forward(taken, batch, None, batch.side())
+            below = StepAnswer(None, Losses(), (), 0)
+            if self._downstream is not None and kept.hidden is not None:
+                deadline = loop.time() + settings.step_deadline_s
+                errand = Errand(identifier, batch.frames, total, pb.TRAIN, max(1, settings.attempts), deadline)
+                below = await self._downstream.call(
+                    errand, StepInput(kept.hidden, batch.side().arrays()), own_step=replica.account.step
+                )
+            await replica.backward(taken, below.grad, kept.losses + below.losses)
+        except HocketError as error:
+            if error.code is Code.CARRIER_FAILED:
+                raise
+            replica.ledger.give_up(identifier, lost=True)
+            logger.warning("microbatch %d of round %d is lost: %s", identifier, context.round, error.line())
+            self._event("dropped", round=context.round, id=identifier, frames=batch.frames, reason=error.line())
+            return 0
+        finally:
+            if taken is not None:
+                replica.give_up(taken)  # does nothing once the backward pass has begun
+        own = {"stage": 0, "peer_id": context.peer_id, "pid": os.getpid(), "digest": digest.hex()}
+        path = [{"stage": e.stage, "peer_id": e.peer_id, "pid": e.pid, "digest": e.digest.hex()} for e in below.path]
+        self._event(
+            "microbatch", round=context.round, id=identifier, frames=batch.frames, seconds=time.monotonic() - began,
+            attempts_used=below.attempts_used, path=[own, *path],
+        )  # fmt: skip
+        return batch.frames
+
+    # ---- evaluation -------------------------------------------------------------------------------------------------
+
+    async def evaluate(self) -> Losses:
+        """Cross-entropy of the round's base on the held-out set, through the whole chain in eval mode.
+
+        Raises:
+            HocketError: the last failure, when a part fails three times.
+        """
+        utterances = await self._reader.heldout()
+        batches = await asyncio.to_thread(evaluation_batches, utterances, self._context.config, self._languages)
+        room = asyncio.Semaphore(EVALUATION_IN_FLIGHT)
+
+        async def one(number: int, batch: TextBatch) -> Losses:
+            async with room:
+                return await self._evaluate_batch(number, batch)
+
+        total = Losses()
+        for losses in await asyncio.gather(*(one(number, batch) for number, batch in enumerate(batches))):
+            total += losses
+        self._event("evaluated", round=self._context.round, ce=list(total.ce), count=list(total.count))
+        return total
+
+    async def _evaluate_batch(self, number: int, batch: TextBatch) -> Losses:
+        settings = self._context.settings
+        hidden, losses = await self._replica.evaluate(batch, None, batch.side())
+        if self._downstream is None or hidden is None:
+            return losses
+        step_input = StepInput(hidden, batch.side().arrays())
+        for attempt in range(EVALUATION_TRIES):
+            deadline = asyncio.get_running_loop().time() + settings.step_deadline_s
+            errand = Errand(number, batch.frames, batch.frames, pb.EVAL, max(1, settings.attempts), deadline)
+            try:
+                return losses + (await self._downstream.call(errand, step_input, own_step=0)).losses
+            except Refused as error:
+                if attempt == EVALUATION_TRIES - 1:
+                    raise
+                logger.warning("evaluation of part %d failed, tried again: %s", number, error.line())
+        raise RuntimeError("unreachable")
+
+
+def evaluation_batches(utterances: Sequence[UtteranceLike], config: ModelConfig, languages: Sequence[str]) -> list[TextBatch]:
+    """Fixed parts of the held-out set, so that every evaluation adds up the same numbers in the same order."""
+    return cut_microbatches(utterances, -(-len(utterances) // EVALUATION_UTTERANCES), config, languages) if utterances else []

@@ -1,0 +1,52 @@
+"""Where the peers of the roster are: addresses from the directory, looked up at the round's start and when a call fails."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from common.errors import HocketError
+from swarm.carrier import PeerAddress
+from swarm.records import Directory
+
+logger = logging.getLogger(__name__)
+
+
+class AddressBook:
+    """Last known addresses of peers, by peer id.
+
+    The roster says who may be called; the directory only says where. A peer without a record is called by its id alone,
+    which works while it is connected.
+
+    Args:
+        directory: of the run. run_id: of the run.
+    """
+
+    def __init__(self, directory: Directory, run_id: str) -> None:
+        self._directory = directory
+        self._run_id = run_id
+        self._known: dict[str, PeerAddress] = {}
+        self._versions: dict[str, str] = {}
+
+    def address(self, peer_id: str) -> PeerAddress:
+        return self._known.get(peer_id, PeerAddress(peer_id))
+
+    def remember(self, address: PeerAddress) -> None:
+        self._known[address.peer_id] = address
+
+    async def refresh(self, stage: int) -> None:
+        """Read the records of a stage; a directory that cannot be read leaves what is known."""
+        began = time.monotonic()
+        try:
+            records = await self._directory.find(self._run_id, stage)
+        except HocketError as error:
+            logger.warning("the directory of stage %d cannot be read: %s", stage, error.line())
+            return
+        for record in records:
+            self._known[record.peer_id] = PeerAddress(record.peer_id, tuple(record.multiaddrs))
+            self._versions[record.peer_id] = record.version_cid
+        logger.debug("%d records of stage %d in %.2f s", len(records), stage, time.monotonic() - began)
+
+    def holders(self, version_cid: str) -> list[PeerAddress]:
+        """Peers whose record says that they hold a version."""
+        return [self._known[peer] for peer, version in self._versions.items() if version == version_cid]

@@ -1,0 +1,256 @@
+"""A worker's talk with the coordinator: join, watch, lease, submit, leave; every message signed both ways.
+
+The run view is level-triggered: each answer to a watch is the whole wanted state, so a lost or repeated answer does no
+harm. A worker outlives its coordinator: calls are tried again with growing pauses for as long as the worker lives, and
+a coordinator that no longer knows the member is joined again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from common.errors import Code, HocketError
+from common.faults import NO_FAULTS, Faults
+from common.files import disk_error
+from node.door import open_channel
+from protocol.generated import hocket_pb2 as pb
+from protocol.generated import hocket_pb2_grpc as rpc
+from protocol.identity import MemberKey, member_id
+from protocol.messages import make_signed, open_signed
+from protocol.ticket import Ticket
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1 << 20
+CALL_TIMEOUT_S = 15.0
+WATCH_WAIT_S = 5.0
+SUBMIT_TIMEOUT_S = 120.0
+PAUSE_S = 0.25
+PAUSE_LIMIT_S = 4.0
+
+Reply = TypeVar("Reply", bound=Message)
+Result = TypeVar("Result")
+
+
+class NotAMember(HocketError):
+    """The coordinator does not know this member, as after a restart: join again."""
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _from_status(error: grpc.aio.AioRpcError) -> HocketError:
+    """The numbered error for a failed call."""
+    details = (error.details() or "").strip()
+    if error.code() is grpc.StatusCode.NOT_FOUND:
+        return NotAMember(Code.JOIN_REFUSED, details)
+    if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+        return HocketError(Code.JOIN_REFUSED, details)
+    return HocketError(Code.COORDINATOR_UNREACHABLE, f"{error.code().name}: {details}")
+
+
+class Session:
+    """The connection of one member to one run.
+
+    Args:
+        ticket: of the run.
+        key: of the member.
+        faults: points `node.submit.before` and `node.submit.half`.
+    """
+
+    def __init__(self, ticket: Ticket, key: MemberKey, *, faults: Faults = NO_FAULTS) -> None:
+        self._ticket = ticket
+        self._key = key
+        self._faults = faults
+        self._coordinator = member_id(ticket.coordinator_key)
+        self._channel: grpc.aio.Channel | None = None
+        self._opening = asyncio.Lock()
+        self._pauses = random.Random(key.public)  # spreads the members' retries; each member's own are repeatable
+        self._join_request: pb.JoinRequest | None = None
+        self.bytes_sent_updates = 0
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+
+    async def _stub(self) -> rpc.CoordinatorStub:
+        async with self._opening:
+            if self._channel is None:
+                self._channel = await open_channel(self._ticket)
+            return rpc.CoordinatorStub(self._channel)
+
+    async def _reset(self) -> None:
+        """Drop the channel: the next call opens a new one, to whichever address answers."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    def _sign(self, method: str, payload: Message, **fields: int | str) -> pb.Signed:
+        return make_signed(
+            self._key,
+            method=method,
+            payload=payload,
+            run_id=self._ticket.run_id,
+            receiver=self._coordinator,
+            now_ms=now_ms(),
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def _open(self, signed: pb.Signed, method: str, reply: type[Reply]) -> Reply:
+        """Check that a reply is the coordinator's own, for us and for this call."""
+        header, payload = open_signed(
+            signed, method=method, run_id=self._ticket.run_id, receiver=self._key.member_id, now_ms=now_ms(), nonces=None
+        )
+        if header.public_key != self._ticket.coordinator_key:
+            raise HocketError(Code.COORDINATOR_KEY_MISMATCH, f"the reply to {method} is signed by {member_id(header.public_key)}")
+        try:
+            return reply.FromString(payload)
+        except DecodeError as error:
+            raise HocketError(Code.SIGNATURE_INVALID, f"the reply to {method} cannot be read") from error
+
+    async def _call(
+        self, method: str, payload: Message, reply: type[Reply], *, timeout_s: float = CALL_TIMEOUT_S, **fields: int | str
+    ) -> Reply:
+        stub = await self._stub()
+        call = {"join": stub.Join, "watch": stub.Watch, "lease": stub.Lease, "leave": stub.Leave}[method]
+        try:
+            answer = await call(self._sign(method, payload, **fields), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise _from_status(error) from error
+        return self._open(answer, method, reply)
+
+    async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """Join the run, or join it again: the coordinator treats a repeat as the same member.
+
+        Raises:
+            HocketError: JOIN_REFUSED, COORDINATOR_UNREACHABLE, COORDINATOR_KEY_MISMATCH, SIGNATURE_INVALID.
+        """
+        self._join_request = request
+        return await self._call("join", request, pb.JoinReply)
+
+    async def watch(self, report: pb.MemberReport, *, known_revision: int, wait_s: float) -> pb.RunView:
+        """Report the member's state and read the run's; answered when the revision rises, or after `wait_s`."""
+        request = pb.WatchRequest(known_revision=known_revision, report=report, wait_s=wait_s)
+        return await self._call(
+            "watch", request, pb.RunView, timeout_s=CALL_TIMEOUT_S + wait_s, round=report.round, stage=report.stage
+        )
+
+    async def lease(self, round: int, generation: int) -> pb.LeaseReply:
+        """Ask for a range of samples of the round."""
+        return await self._call("lease", pb.LeaseRequest(round=round, generation=generation), pb.LeaseReply, round=round)
+
+    async def leave(self, reason: str) -> None:
+        """Say good-bye; the coordinator need not wait for this member any more."""
+        await self._call("leave", pb.LeaveRequest(reason=reason), pb.LeaveReply, timeout_s=3.0)
+
+    async def submit(self, head: pb.UpdateHead, path: Path) -> pb.UpdateReceipt:
+        """Stream an update once.
+
+        Args:
+            head: names the round, the stage, the counted microbatches, and the file's size and SHA-256.
+            path: of the safetensors file.
+
+        Returns: the receipt; `accepted` means that the update is on the coordinator's disk.
+        """
+        self._faults.reach("node.submit.before", round=head.round, stage=head.stage)
+        stub = await self._stub()
+        try:
+            answer = await stub.SubmitUpdate(self._chunks(head, path), timeout=SUBMIT_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise _from_status(error) from error
+        receipt = self._open(answer, "submit_update", pb.UpdateReceipt)
+        if (receipt.round, receipt.stage, receipt.sha256) != (head.round, head.stage, head.sha256):
+            raise HocketError(Code.SIGNATURE_INVALID, "the receipt is for another update")
+        return receipt
+
+    async def _chunks(self, head: pb.UpdateHead, path: Path) -> AsyncIterator[pb.UpdateChunk]:
+        signed = self._sign("submit_update", head, round=head.round, base_cid=head.base_cid, stage=head.stage)
+        yield pb.UpdateChunk(head=signed)
+        chunks = sent = 0
+        half_reached = False
+        try:
+            with path.open("rb") as stream:
+                while data := stream.read(CHUNK_BYTES):
+                    yield pb.UpdateChunk(data=data)
+                    chunks, sent = chunks + 1, sent + len(data)
+                    self.bytes_sent_updates += len(data)
+                    if not half_reached and 2 * sent >= head.size_bytes:
+                        half_reached = True
+                        self._faults.reach("node.submit.half", round=head.round, stage=head.stage)
+        except OSError as error:
+            raise disk_error(error, path) from error
+        yield pb.UpdateChunk(end=pb.UpdateEnd(chunks=chunks, bytes=sent))
+
+    # ---- for as long as the worker lives ----------------------------------------------------------------------------
+
+    async def persist(
+        self, what: str, action: Callable[[], Awaitable[Result]], *, while_: Callable[[], bool] = lambda: True
+    ) -> Result | None:
+        """Try `action` until it succeeds, with growing pauses and a log line for each failure.
+
+        Args:
+            what: names the action in the log.
+            action: one try.
+            while_: looked at before every try after the first; when false the action is given up and None returned.
+
+        Raises:
+            HocketError: what no repetition mends: a refused join, another coordinator key, a full disk.
+        """
+        pause_s = PAUSE_S
+        while True:
+            try:
+                return await action()
+            except NotAMember as error:
+                logger.warning("%s: the coordinator does not know us (%s); joining again", what, error.detail)
+                if self._join_request is not None and what != "join":
+                    await self.persist("join", lambda: self.join(self._join_request or pb.JoinRequest()), while_=while_)
+            except HocketError as error:
+                if error.code not in (Code.COORDINATOR_UNREACHABLE, Code.SIGNATURE_INVALID):
+                    raise
+                logger.warning("%s failed, next try in %.1f s: %s", what, pause_s, error.line())
+                if error.code is Code.COORDINATOR_UNREACHABLE:
+                    await self._reset()
+            if not while_():
+                return None
+            await asyncio.sleep(pause_s * (0.75 + 0.5 * self._pauses.random()))
+            pause_s = min(PAUSE_LIMIT_S, 2 * pause_s)
+
+    async def watch_views(
+        self, report: Callable[[], pb.MemberReport], on_view: Callable[[pb.RunView], None], *, wait_s: float = WATCH_WAIT_S
+    ) -> None:
+        """Follow the run until cancelled: report, read the view, hand it on.
+
+        Args:
+            report: makes the member's report at the time of each call.
+            on_view: called with every view, also with one that has not changed.
+        """
+        revision = 0
+        while True:
+            known = revision
+            view = await self.persist("watch", lambda: self.watch(report(), known_revision=known, wait_s=wait_s))  # noqa: B023
+            if view is not None:
+                revision = view.revision
+                on_view(view)
+
+    async def close(self) -> None:
+        await self._reset()
+
+
+def file_digest(path: Path) -> tuple[int, bytes]:
+    """Size in bytes and SHA-256 of a file."""
+    try:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256")
+            return stream.tell(), digest.digest()
+    except OSError as error:
+        raise disk_error(error, path) from error
