@@ -149,7 +149,10 @@ class Carrier(ABC):
 
     @abstractmethod
     async def serve(self, protocol: str, handler: Handler, *, max_request_bytes: int) -> None:
-        """Answer calls of `protocol` with `handler`; a request whose head and body exceed the limit is refused unread."""
+        """Answer calls of `protocol` with `handler`; a request whose head and body exceed the limit is refused unread.
+
+        Serving a protocol again replaces its handler for the calls that begin from then on.
+        """
 
     @abstractmethod
     async def close(self) -> None:

@@ -130,17 +130,19 @@ async def call_over(
 
 
 async def serve_over(
-    stream: FrameStream, peer_id: str, handler: Handler, *, max_request_bytes: int, waiting_every_s: float = WAITING_EVERY_S
+    stream: FrameStream, peer_id: str, service: Callable[[], tuple[Handler, int]], *, waiting_every_s: float = WAITING_EVERY_S
 ) -> None:
     """Answer calls over `stream` until it ends, breaks, or stays unused for 15 minutes; then close it.
 
     Args:
         peer_id: of the caller.
+        service: gives the handler of a call that begins now, and the limit of its request [bytes].
     """
     try:
         while True:
             async with asyncio.timeout(IDLE_STREAM_S):
                 kind, payload = await stream.receive()
+            handler, max_request_bytes = service()
             ticker = asyncio.create_task(_tick(stream, waiting_every_s))
             try:
                 request = await _receive_request(stream, kind, payload, max_request_bytes)

@@ -11,7 +11,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 
 from common.errors import Code, HocketError
-from swarm.carrier import Handler, PeerAddress, PeerRefused
+from swarm.carrier import PeerAddress, PeerRefused
 from swarm.daemon import Daemon, LibP2POptions
 from swarm.dht import DhtDirectory
 from swarm.exchange import FrameStream
@@ -114,14 +114,12 @@ class LibP2PCarrier(StreamCarrier):
 
         return FrameStream(reader, writer, count)
 
-    async def serve(self, protocol: str, handler: Handler, *, max_request_bytes: int) -> None:
-        self._check_open()
-
+    async def _listen(self, protocol: str) -> None:
         def count(size_bytes: int) -> None:
             self.traffic.answers[protocol] += size_bytes
 
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._serve_stream(FrameStream(reader, writer, count), info.peer_id.to_base58(), handler, max_request_bytes)
+            await self._serve_stream(FrameStream(reader, writer, count), info.peer_id.to_base58(), protocol)
 
         try:
             await self._daemon.p2p.add_binary_stream_handler(protocol, accept)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from common.errors import Code, HocketError
-from swarm.carrier import Handler, Message, Part, PeerAddress, PeerRefused
+from swarm.carrier import Message, Part, PeerAddress, PeerRefused
 from swarm.exchange import FrameStream
 from swarm.frames import broken, encode
 from swarm.pool import StreamCarrier
@@ -93,12 +93,6 @@ class _ServerStream(_MemoryStream):
 
 
 @dataclass
-class _Service:
-    handler: Handler
-    max_request_bytes: int
-
-
-@dataclass
 class _Fault:
     """What happens to the next answer of a peer to a protocol: it ends after so many bytes of its frames."""
 
@@ -174,7 +168,6 @@ class MemoryCarrier(StreamCarrier):
             raise ValueError(f"peer {peer_id!r} is in this network already")
         self._network = network
         self._peer_id = peer_id
-        self._services: dict[str, _Service] = {}
         self._accepting: set[asyncio.Task[None]] = set()
         network._carriers[peer_id] = self
 
@@ -190,26 +183,22 @@ class MemoryCarrier(StreamCarrier):
     def dht(self) -> Directory:
         return self._network.directory
 
-    async def serve(self, protocol: str, handler: Handler, *, max_request_bytes: int) -> None:
-        self._check_open()
-        self._services[protocol] = _Service(handler, max_request_bytes)
+    async def _listen(self, protocol: str) -> None:
+        pass  # whoever opens a stream looks among our services
 
     async def _open_stream(self, address: PeerAddress, protocol: str) -> FrameStream:
         network = self._network
         server = network._carriers.get(address.peer_id)
         if server is None or network._carriers.get(self._peer_id) is not self:
             raise HocketError(Code.PEER_UNREACHABLE, address.peer_id)
-        service = server._services.get(protocol)
-        if service is None:
+        if protocol not in server._services:
             raise PeerRefused(address.peer_id, 0, f"it does not serve {protocol}")
         here, there = asyncio.StreamReader(), asyncio.StreamReader()
         out = _Wire(network, self._peer_id, address.peer_id, there)
         back = _Wire(network, address.peer_id, self._peer_id, here)
         serving = _ServerStream(there, back, out, partial(_count, server.traffic.answers, protocol))
         serving.take_fault = partial(network._take_fault, address.peer_id, protocol)
-        accepting = asyncio.create_task(
-            server._serve_stream(serving, self._peer_id, service.handler, service.max_request_bytes)
-        )
+        accepting = asyncio.create_task(server._serve_stream(serving, self._peer_id, protocol))
         server._accepting.add(accepting)
         accepting.add_done_callback(server._accepting.discard)
         return _MemoryStream(here, out, back, partial(_count, self.traffic.requests, protocol))

@@ -45,6 +45,7 @@ class StreamCarrier(Carrier):
     def __init__(self) -> None:
         super().__init__()
         self.waiting_every_s = WAITING_EVERY_S
+        self._services: dict[str, tuple[Handler, int]] = {}
         self._streams: dict[Key, _Streams] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._inbound: Counter[str] = Counter()
@@ -54,6 +55,17 @@ class StreamCarrier(Carrier):
     @abstractmethod
     async def _open_stream(self, address: PeerAddress, protocol: str) -> FrameStream:
         """A new stream to a peer. PEER_UNREACHABLE, PEER_REFUSED if it does not serve the protocol, CARRIER_FAILED."""
+
+    @abstractmethod
+    async def _listen(self, protocol: str) -> None:
+        """Have `_serve_stream` called for each stream that a peer opens for `protocol`, once for each protocol."""
+
+    async def serve(self, protocol: str, handler: Handler, *, max_request_bytes: int) -> None:
+        self._check_open()
+        known = protocol in self._services
+        self._services[protocol] = (handler, max_request_bytes)
+        if not known:
+            await self._listen(protocol)
 
     async def call(
         self,
@@ -125,15 +137,17 @@ class StreamCarrier(Carrier):
             if not streams.idle and not streams.users:
                 del self._streams[key]
 
-    async def _serve_stream(self, stream: FrameStream, peer_id: str, handler: Handler, max_request_bytes: int) -> None:
+    async def _serve_stream(self, stream: FrameStream, peer_id: str, protocol: str) -> None:
         """Answer the calls of one inbound stream until it ends; refuse it if the peer has too many."""
+
+        def service() -> tuple[Handler, int]:
+            return self._services[protocol]
+
         if self._closed or self._inbound[peer_id] >= MAX_INBOUND_STREAMS:
             logger.warning("a stream of %s is refused: it has %d open", peer_id, self._inbound[peer_id])
             stream.close()
             return
-        serving = asyncio.create_task(
-            serve_over(stream, peer_id, handler, max_request_bytes=max_request_bytes, waiting_every_s=self.waiting_every_s)
-        )
+        serving = asyncio.create_task(serve_over(stream, peer_id, service, waiting_every_s=self.waiting_every_s))
         self._serving.add(serving)
         self._inbound[peer_id] += 1
         try:
