@@ -78,8 +78,11 @@ class Side:
         if codes.shape[2] > config.max_frames:
             raise HocketError(Code.INPUT_INVALID, f"{codes.shape[2]} frames, at most {config.max_frames}")
         batch, frames = codes.shape[0], codes.shape[2]
-        wanted = {"n_frames": (lengths, (batch,), "ui"), "speaker": (speaker, (batch, config.speaker_dim), "f"),
-                  "language": (language, (batch,), "ui")}
+        wanted = {
+            "n_frames": (lengths, (batch,), "ui"),
+            "speaker": (speaker, (batch, config.speaker_dim), "f"),
+            "language": (language, (batch,), "ui"),
+        }
         for name, (array, shape, kinds) in wanted.items():
             if array.shape != shape or array.dtype.kind not in kinds:
                 raise HocketError(Code.INPUT_INVALID, f"{name} is {array.dtype} {array.shape}, not {shape}")
@@ -188,7 +191,8 @@ def collate(utterances: Sequence[UtteranceLike], config: ModelConfig, languages:
     language = np.zeros(batch, np.int64)
     for row, utterance in enumerate(utterances):
         n = len(utterance.phonemes)
-        phonemes[row, :n], word_starts[row, :n], durations[row, :n] = utterance.phonemes, utterance.word_starts, utterance.durations
+        phonemes[row, :n], durations[row, :n] = utterance.phonemes, utterance.durations
+        word_starts[row, :n] = utterance.word_starts
         codes[row, :, : utterance.n_frames] = utterance.codes[:books]
         if utterance.speaker_embedding is not None:
             embedding = np.asarray(utterance.speaker_embedding, np.float32)

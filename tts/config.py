@@ -28,7 +28,7 @@ class ModelConfig(BaseModel):
         ffn_mult: width of a block's gated feed-forward layer as a multiple of d_model, counted as for a plain layer (the gated
             one gets two thirds, so the parameters are the same).
         n_codebooks: K. codebook_size: codes of one codebook, `card`.
-        n_phonemes: size of the phoneme inventory, padding (id 0) included. n_languages, n_speaker...: see below.
+        n_phonemes: size of the phoneme inventory, padding (id 0) included. n_languages: how many language embeddings there are.
         text_dim: width of the phoneme encoder; text_layers: its ConvNeXt layers.
         frame_layers: non-causal ConvNeXt layers over the expanded frames. conv_mult: their inner width / width.
         conv_kernel: taps of every ConvNeXt layer, odd.
@@ -137,20 +137,33 @@ def _invalid(error: ValidationError) -> HocketError:
 
 
 _PRESETS: dict[str, dict[str, Any]] = {
-    "test": dict(d_model=64, n_layers=3, n_heads=2, ffn_mult=2.0, text_dim=48, text_layers=2, frame_layers=1, duration_dim=32,
-                 speaker_dim=8, conv_kernel=5),
-    "demo": dict(d_model=192, n_layers=5, n_heads=3, text_dim=128, text_layers=3, frame_layers=2, duration_dim=96, speaker_dim=16),
-    "base": dict(d_model=1024, n_layers=22, n_heads=16, text_dim=384, text_layers=6, frame_layers=4, duration_dim=256,
-                 speaker_dim=192, cond_dropout=0.1),
-    "large": dict(d_model=2048, n_layers=24, n_heads=16, text_dim=512, text_layers=8, frame_layers=4, duration_dim=256,
-                  speaker_dim=192, max_frames=8192),
-    "xl": dict(d_model=4096, n_layers=32, n_heads=32, text_dim=768, text_layers=8, frame_layers=4, duration_dim=384,
-               speaker_dim=192, max_frames=8192),
-}
+    "test": {
+        "d_model": 64, "n_layers": 3, "n_heads": 2, "ffn_mult": 2.0, "text_dim": 48, "text_layers": 2, "frame_layers": 1,
+        "duration_dim": 32, "speaker_dim": 8, "conv_kernel": 5,
+    },
+    "demo": {
+        "d_model": 192, "n_layers": 5, "n_heads": 3, "text_dim": 128, "text_layers": 3, "frame_layers": 2, "duration_dim": 96,
+        "speaker_dim": 16,
+    },
+    "base": {
+        "d_model": 1024, "n_layers": 22, "n_heads": 16, "text_dim": 384, "text_layers": 6, "frame_layers": 4, "duration_dim": 256,
+        "speaker_dim": 192,
+    },
+    "large": {
+        "d_model": 2048, "n_layers": 24, "n_heads": 16, "text_dim": 512, "text_layers": 8, "frame_layers": 4, "duration_dim": 256,
+        "speaker_dim": 192, "max_frames": 8192,
+    },
+    "xl": {
+        "d_model": 4096, "n_layers": 32, "n_heads": 32, "text_dim": 768, "text_layers": 8, "frame_layers": 4, "duration_dim": 384,
+        "speaker_dim": 192, "max_frames": 8192,
+    },
+}  # fmt: skip
 PRESETS = tuple(_PRESETS)
 
 
-def preset(name: str, *, n_codebooks: int, codebook_size: int, n_phonemes: int, n_languages: int = 1, **changes: Any) -> ModelConfig:
+def preset(
+    name: str, *, n_codebooks: int, codebook_size: int, n_phonemes: int, n_languages: int = 1, **changes: Any
+) -> ModelConfig:
     """A named size, fitted to a codec and a phoneme inventory.
 
     Args:
@@ -161,8 +174,15 @@ def preset(name: str, *, n_codebooks: int, codebook_size: int, n_phonemes: int, 
     """
     if name not in _PRESETS:
         raise HocketError(Code.MODEL_CONFIG_INVALID, f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
-    values = {**_PRESETS[name], "preset": name, "n_codebooks": n_codebooks, "codebook_size": codebook_size,
-              "n_phonemes": n_phonemes, "n_languages": n_languages, **changes}
+    values = {
+        **_PRESETS[name],
+        "preset": name,
+        "n_codebooks": n_codebooks,
+        "codebook_size": codebook_size,
+        "n_phonemes": n_phonemes,
+        "n_languages": n_languages,
+        **changes,
+    }
     return ModelConfig.from_dict(values)
 
 

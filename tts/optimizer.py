@@ -83,7 +83,7 @@ class StageOptimizer:
         Raises:
             HocketError: STATE_UNREADABLE when a name or shape does not fit; nothing is changed then.
         """
-        loaded: dict[nn.Parameter, dict[str, Tensor]] = {}
+        loaded: dict[Tensor, dict[str, Tensor]] = {}
         if state:
             for name, parameter in self._parameters.items():
                 entry = {}

@@ -120,8 +120,16 @@ class ReferenceTrainer:
         free_order: add a step's microbatches up in the reverse order, to show what the order is worth.
     """
 
-    def __init__(self, config: ModelConfig, n_stages: int, settings: InnerSettings, *, clip_stages: int | None = None,
-                 seed: int = 0, free_order: bool = False) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        n_stages: int,
+        settings: InnerSettings,
+        *,
+        clip_stages: int | None = None,
+        seed: int = 0,
+        free_order: bool = False,
+    ) -> None:
         self.config, self.settings, self.free_order = config, settings, free_order
         self.stages = build_stages(config, n_stages, seed=seed)
         self.frames_done = 0
@@ -129,7 +137,8 @@ class ReferenceTrainer:
         with torch.device("meta"):
             groups = [list(Stage(config, spec).shapes()) for spec in partition(config, clip_stages or n_stages)]
         self.optimizers = [
-            StageOptimizer({name: parameters[name] for name in names}, settings.weight_decay, settings.clip_norm) for names in groups
+            StageOptimizer({name: parameters[name] for name in names}, settings.weight_decay, settings.clip_norm)
+            for names in groups
         ]
 
     def inner_step(self, microbatches: Sequence[tuple[int, TextBatch]]) -> InnerStepResult:
@@ -150,8 +159,9 @@ class ReferenceTrainer:
         return InnerStepResult(frames, total.ce.tolist(), total.count.tolist(), auxiliary, lr, norms)
 
 
-def cut_microbatches(utterances: Sequence[UtteranceLike], count: int, config: ModelConfig,
-                     languages: Sequence[str] = ()) -> list[TextBatch]:
+def cut_microbatches(
+    utterances: Sequence[UtteranceLike], count: int, config: ModelConfig, languages: Sequence[str] = ()
+) -> list[TextBatch]:
     """Sort utterances by length and cut them into at most `count` microbatches of near-equal frames.
 
     The order among equally long ones is that given, so the cut is a function of the list. Each microbatch gets at least one.
@@ -174,9 +184,16 @@ def cut_microbatches(utterances: Sequence[UtteranceLike], count: int, config: Mo
     return batches
 
 
-def train_single(config: ModelConfig, n: int, steps: Sequence[Sequence[tuple[int, TextBatch]]], settings: InnerSettings, *,
-                 seed: int = 0, clip_stages: int | None = None,
-                 progress: Callable[[int, InnerStepResult], None] | None = None) -> ReferenceTrainer:
+def train_single(
+    config: ModelConfig,
+    n: int,
+    steps: Sequence[Sequence[tuple[int, TextBatch]]],
+    settings: InnerSettings,
+    *,
+    seed: int = 0,
+    clip_stages: int | None = None,
+    progress: Callable[[int, InnerStepResult], None] | None = None,
+) -> ReferenceTrainer:
     """Take the inner steps given, each a list of (microbatch id, tensors), in a model of `n` stages."""
     trainer = ReferenceTrainer(config, n, settings, clip_stages=clip_stages, seed=seed)
     for number, microbatches in enumerate(steps):

@@ -1,13 +1,13 @@
-"""A model cut into stages: each process builds only its own, and a chain of stages computes what the whole model does, bit by bit.
+"""A model cut into stages: each process builds only its own, and a chain computes what the whole model does, bit by bit.
 
 What a stage returns are sums and counts, never means: a step's divisor is known only when all its microbatches are in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,21 @@ from tts.heads import Heads
 from tts.initial import initialise
 from tts.text_front import TextFront
 
-__all__ = ["BoundStage", "PassContext", "Side", "Stage", "Sums", "TextBatch", "UtteranceLike", "build_stage", "build_stages",
-           "check_hidden", "collate", "hidden_shape", "own_tensor"]
+__all__ = [
+    "BoundStage",
+    "PassContext",
+    "Side",
+    "Stage",
+    "Sums",
+    "TextBatch",
+    "UtteranceLike",
+    "build_stage",
+    "build_stages",
+    "check_hidden",
+    "collate",
+    "hidden_shape",
+    "own_tensor",
+]
 
 
 @dataclass
@@ -104,13 +117,20 @@ class Stage(nn.Module):
         if not len(self.blocks):
             return hidden
         rotation = rotary(0, hidden.shape[1], self.config.head_dim, hidden.device)
-        for block in self.blocks.values():
+        for block in self.decoder_blocks():
             hidden = block(hidden, rotation, ctx)
         return hidden
 
     def forward(self, part: str, *arguments: Any) -> Any:
         """Call `first`, `middle`, `last` or `whole` by name; `functional_call` needs one door."""
-        return {"first": self.first, "middle": self.middle, "last": self.last, "whole": self.whole}[part](*arguments)
+        calls: dict[str, Callable[..., Any]] = {
+            "first": self.first, "middle": self.middle, "last": self.last, "whole": self.whole,
+        }  # fmt: skip
+        return calls[part](*arguments)
+
+    def decoder_blocks(self) -> list[Block]:
+        """The stage's blocks in order."""
+        return [cast(Block, block) for block in self.blocks.values()]
 
     def with_weights(self, weights: Mapping[str, Tensor]) -> BoundStage:
         """This stage's computation on other weights, such as a round's base; the stage's own stay as they are."""

@@ -49,8 +49,9 @@ def choose(logits: Tensor, draws: Sequence[float], temperature: float, top_k: in
     return codes.gather(-1, place).squeeze(-1)
 
 
-def predict_durations(front: Stage, phonemes: NDArray[Any], word_starts: NDArray[Any], *, speaker: NDArray[Any] | None = None,
-                      language: int = 0) -> NDArray[np.float64]:
+def predict_durations(
+    front: Stage, phonemes: NDArray[Any], word_starts: NDArray[Any], *, speaker: NDArray[Any] | None = None, language: int = 0
+) -> NDArray[np.float64]:
     """The duration predictor's frames per phoneme, float64 [P], each at least 1.
 
     Args:
@@ -61,8 +62,9 @@ def predict_durations(front: Stage, phonemes: NDArray[Any], word_starts: NDArray
     return np.maximum(np.expm1(predicted[0].double().cpu().numpy()), 1.0)
 
 
-def _encode(front: Stage, phonemes: NDArray[Any], word_starts: NDArray[Any], speaker: NDArray[Any] | None,
-            language: int) -> tuple[Tensor, Tensor]:
+def _encode(
+    front: Stage, phonemes: NDArray[Any], word_starts: NDArray[Any], speaker: NDArray[Any] | None, language: int
+) -> tuple[Tensor, Tensor]:
     config = front.config
     device = front.text.norm.weight.device
     _check_text(config, phonemes, word_starts, speaker, language)
@@ -77,8 +79,9 @@ def _encode(front: Stage, phonemes: NDArray[Any], word_starts: NDArray[Any], spe
     )
 
 
-def _check_text(config: ModelConfig, phonemes: NDArray[Any], word_starts: NDArray[Any], speaker: NDArray[Any] | None,
-                language: int) -> None:
+def _check_text(
+    config: ModelConfig, phonemes: NDArray[Any], word_starts: NDArray[Any], speaker: NDArray[Any] | None, language: int
+) -> None:
     if len(phonemes) == 0:
         raise HocketError(Code.NO_PHONEMES, "nothing to speak")
     if len(word_starts) != len(phonemes) or int(np.max(phonemes)) >= config.n_phonemes or int(np.min(phonemes)) < 0:
@@ -98,7 +101,7 @@ class Decoding:
 
     def __init__(self, stages: Sequence[Stage], batch: int, steps: int) -> None:
         self._stages = stages
-        self._blocks = [block for stage in stages for block in stage.blocks.values()]
+        self._blocks = [block for stage in stages for block in stage.decoder_blocks()]
         self._caches: list[LayerCache] = [block.empty_cache(batch, steps) for block in self._blocks]
         self._rotation = rotary(0, steps, stages[0].config.head_dim, stages[0].codes.weight.device)
         self._position = 0
@@ -119,9 +122,20 @@ class Decoding:
         return self._stages[-1].heads.logits(x)[:, 0]
 
 
-def speak(stages: Sequence[Stage], phonemes: NDArray[Any], word_starts: NDArray[Any], *, seed: int = 0, temperature: float = 0.6,
-          top_k: int = 10, guidance: float = 2.0, rate: float = 1.0, speaker: NDArray[Any] | None = None, language: int = 0,
-          durations: NDArray[Any] | None = None) -> NDArray[np.uint16]:
+def speak(
+    stages: Sequence[Stage],
+    phonemes: NDArray[Any],
+    word_starts: NDArray[Any],
+    *,
+    seed: int = 0,
+    temperature: float = 0.6,
+    top_k: int = 10,
+    guidance: float = 2.0,
+    rate: float = 1.0,
+    speaker: NDArray[Any] | None = None,
+    language: int = 0,
+    durations: NDArray[Any] | None = None,
+) -> NDArray[np.uint16]:
     """Codes of a spoken utterance.
 
     Args:
@@ -143,20 +157,24 @@ def speak(stages: Sequence[Stage], phonemes: NDArray[Any], word_starts: NDArray[
     if not rate > 0 or not guidance >= 0 or not temperature >= 0:
         raise HocketError(Code.OPTION_INVALID, "rate must be above 0; guidance and temperature must not be negative")
     if not front.spec.is_first or not stages[-1].spec.is_last or len(stages) != front.spec.n_stages:
-        raise HocketError(Code.STAGES_INVALID, f"{len(stages)} of {front.spec.n_stages} stages", remedy="give all stages in order")
+        raise HocketError(Code.STAGES_INVALID, f"{len(stages)} of {front.spec.n_stages}", remedy="give all stages in order")
     with torch.inference_mode():
         states, predicted = _encode(front, phonemes, word_starts, speaker, language)
         natural = np.maximum(np.expm1(predicted[0].double().cpu().numpy()), 1.0) if durations is None else durations
         lengths = stretch(natural, rate)
         frames = int(lengths.sum())
         if frames > config.max_frames:
-            raise HocketError(Code.INPUT_INVALID, f"{frames} frames, at most {config.max_frames}", remedy="speak shorter sentences")
+            what = f"{frames} frames, at most {config.max_frames}"
+            raise HocketError(Code.INPUT_INVALID, what, remedy="speak shorter sentences")
         guided = guidance != 1.0
         rows, device = (2 if guided else 1), states.device
         dropped = torch.tensor([False, True], device=device) if guided else None
         condition = front.text.condition(
-            states.expand(rows, -1, -1), torch.from_numpy(lengths)[None].to(device).expand(rows, -1),
-            torch.tensor([frames] * rows, device=device), dropped, _CALM,
+            states.expand(rows, -1, -1),
+            torch.from_numpy(lengths)[None].to(device).expand(rows, -1),
+            torch.tensor([frames] * rows, device=device),
+            dropped,
+            _CALM,
         )
         books, steps = config.n_codebooks, frames + config.n_codebooks - 1
         decoding = Decoding(stages, rows, steps)

@@ -126,8 +126,9 @@ class TextFront(nn.Module):
         self.after = nn.Embedding(config.n_codebooks, d)  # condition of the steps after the last frame
         self.unconditional = nn.Embedding(1, d)
 
-    def encode(self, phonemes: Tensor, word_starts: Tensor, n_phonemes: Tensor, speaker: Tensor, language: Tensor,
-               ctx: PassContext) -> tuple[Tensor, Tensor]:
+    def encode(
+        self, phonemes: Tensor, word_starts: Tensor, n_phonemes: Tensor, speaker: Tensor, language: Tensor, ctx: PassContext
+    ) -> tuple[Tensor, Tensor]:
         """Phoneme states [B, P, C] and the predictor's log(d + 1) [B, P].
 
         Args:

@@ -42,10 +42,16 @@ def make(count: int, *, seed: int = 0, config: ModelConfig | None = None, phones
         place = np.concatenate([np.arange(d) for d in durations]) % 4
         owner = np.repeat(np.arange(length), durations)
         codes = (table[phonemes[owner], place] + (phonemes[np.maximum(owner - 1, 0)] % 2)[:, None]) % card
-        result.append(MadeUp(
-            id=f"made-{seed}-{number}", phonemes=phonemes.astype(np.uint16), durations=durations.astype(np.uint16),
-            word_starts=(draw.random(length) < 0.3).astype(np.uint8), codes=codes.T.astype(np.uint16).copy(), n_frames=len(owner),
-        ))
+        result.append(
+            MadeUp(
+                id=f"made-{seed}-{number}",
+                phonemes=phonemes.astype(np.uint16),
+                durations=durations.astype(np.uint16),
+                word_starts=(draw.random(length) < 0.3).astype(np.uint8),
+                codes=codes.T.astype(np.uint16).copy(),
+                n_frames=len(owner),
+            )
+        )
     return result
 
 

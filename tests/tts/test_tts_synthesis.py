@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_utterances import make, small_config
+from made_up_utterances import MadeUp, make, small_config
+from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from tts import delay
@@ -31,11 +34,16 @@ def trained() -> tuple[list[Stage], list]:  # type: ignore[type-arg]
     return trainer.stages, utterances
 
 
+def say(stages: list[Stage], utterance: MadeUp, **options: Any) -> NDArray[np.uint16]:
+    """Speak with the utterance's own durations."""
+    return speak(stages, utterance.phonemes, utterance.word_starts, durations=utterance.durations, **options)
+
+
 def test_a_few_utterances_are_recalled(trained) -> None:  # type: ignore[no-untyped-def]
     stages, utterances = trained
     right = total = 0
     for utterance in utterances:
-        codes = speak(stages, utterance.phonemes, utterance.word_starts, temperature=0.0, guidance=1.0, durations=utterance.durations)
+        codes = say(stages, utterance, temperature=0.0, guidance=1.0)
         assert codes.shape == utterance.codes.shape and codes.dtype == np.uint16
         right, total = right + int((codes == utterance.codes).sum()), total + codes.size
     assert right / total > 0.9
@@ -49,7 +57,7 @@ def test_cached_greedy_speech_is_what_the_whole_sequence_at_once_says(guidance: 
     config = small_config()
     stages = build_stages(config, 3, seed=5)
     (utterance,) = make(1, seed=3, config=config)
-    codes = speak(stages, utterance.phonemes, utterance.word_starts, temperature=0.0, guidance=guidance, durations=utterance.durations)
+    codes = say(stages, utterance, temperature=0.0, guidance=guidance)
     spoken = type(utterance)(**{**vars(utterance), "codes": codes})
     batch, ctx = collate([spoken, spoken], config), PassContext()
     with torch.no_grad():
@@ -73,7 +81,7 @@ def test_the_length_is_exactly_the_rate_times_the_durations(rate: float) -> None
     codes = speak(stages, utterance.phonemes, utterance.word_starts, rate=rate, guidance=1.0)
     assert codes.shape[1] == max(1, int(np.floor(natural.sum() * rate + 0.5)))
     assert codes.max() < config.codebook_size  # no EOS among them
-    given = speak(stages, utterance.phonemes, utterance.word_starts, rate=rate, guidance=1.0, durations=utterance.durations)
+    given = say(stages, utterance, rate=rate, guidance=1.0)
     assert given.shape[1] == int(np.floor(utterance.n_frames * rate + 0.5))
 
 
@@ -82,14 +90,11 @@ def test_draws_depend_on_the_seed_alone() -> None:
     stages = build_stages(config, 2, seed=1)
     (utterance,) = make(1, seed=4, config=config)
 
-    def say(seed: int) -> np.ndarray:  # type: ignore[type-arg]
-        return speak(stages, utterance.phonemes, utterance.word_starts, seed=seed, temperature=1.0, durations=utterance.durations)
-
     torch.manual_seed(1)
-    first = say(1)
+    first = say(stages, utterance, seed=1, temperature=1.0)
     torch.manual_seed(2)
-    assert np.array_equal(first, say(1))
-    assert not np.array_equal(first, say(2))
+    assert np.array_equal(first, say(stages, utterance, seed=1, temperature=1.0))
+    assert not np.array_equal(first, say(stages, utterance, seed=2, temperature=1.0))
 
 
 def test_the_number_of_stages_does_not_matter() -> None:
