@@ -13,6 +13,7 @@ import base64
 import binascii
 import functools
 import hashlib
+import os
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -110,11 +111,14 @@ def verify(public: bytes, signature: bytes, data: bytes) -> None:
         raise _refused(f"it was not made by member {member_id(public)[:12]}") from error
 
 
-def _read_key_file(path: Path) -> bytes:
+def _read_key_file(path: Path) -> bytes | None:
+    """The bytes of a key file that only its owner can read; None when there is no file."""
     try:
-        mode = path.stat().st_mode
         with path.open("rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
             data = stream.read(_MAX_KEY_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise HocketError(Code.IDENTITY_UNREADABLE, f"{path} ({error.strerror})") from error
     if mode & 0o077:
@@ -153,14 +157,14 @@ class MemberKey:
         Raises:
             HocketError: IDENTITY_UNREADABLE for a damaged file, another kind of key, or one that others can read.
         """
-        if not path.exists():
+        data = _read_key_file(path)
+        if data is None:
             key = cls.generate()
             pem = key._private.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
             atomic_write(path, pem, mode=0o600)
             return key
-        data = _read_key_file(path)
         try:
             private = serialization.load_pem_private_key(data, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -225,14 +229,14 @@ class PeerKey:
         Raises:
             HocketError: IDENTITY_UNREADABLE for a damaged file, another kind of key, or one that others can read.
         """
-        if not path.exists():
+        data = _read_key_file(path)
+        if data is None:
             key = cls.generate()
             der = key._private.private_bytes(
                 serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
             )
             atomic_write(path, _key_protobuf(der), mode=0o600)
             return key
-        data = _read_key_file(path)
         try:
             private = serialization.load_der_private_key(_parse_key_protobuf(data), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:

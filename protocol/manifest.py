@@ -37,7 +37,11 @@ def _check_keys(value: Any) -> None:
 
 
 def canonical_json(value: Any) -> bytes:
-    """The one way to write `value` as JSON: keys sorted, no spaces, UTF-8; TypeError or ValueError for what is no JSON."""
+    """The one way to write `value` as JSON: keys sorted by code point, no spaces, UTF-8, floats as short as they read back.
+
+    Raises:
+        TypeError, ValueError: for what is no JSON (NaN, keys that are not text, other types): a fault of the caller's code.
+    """
     _check_keys(value)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
 

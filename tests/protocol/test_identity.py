@@ -157,6 +157,9 @@ def test_key_files_that_cannot_be_used_are_numbered_errors(kind: type[MemberKey]
         with pytest.raises(HocketError) as caught:
             kind.load_or_create(path)
         assert caught.value.code is Code.IDENTITY_UNREADABLE
+    with pytest.raises(HocketError) as caught:
+        kind.load_or_create(tmp_path)
+    assert caught.value.code is Code.IDENTITY_UNREADABLE
     path.write_bytes(whole)
     path.chmod(0o640)
     with pytest.raises(HocketError, match="chmod 600"):
@@ -209,6 +212,27 @@ def test_peer_keys_of_any_other_form_are_refused(data: bytes) -> None:
     with pytest.raises(HocketError) as caught:
         verify_peer_proof(peer_id_of(data), data, b"", MemberKey.from_seed(b"\1" * 32).public)
     assert caught.value.code is Code.SIGNATURE_INVALID
+
+
+@given(data=st.data())
+def test_a_peer_key_with_one_other_byte_is_refused_in_order(data: st.DataObject, peer_key: PeerKey) -> None:
+    member = MemberKey.from_seed(b"\1" * 32)
+    proof = peer_key.prove(member.public)
+    bent = bytearray(peer_key.public_key_bytes)
+    bent[data.draw(st.integers(0, len(bent) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(HocketError) as caught:
+        verify_peer_proof(peer_id_of(bytes(bent)), bytes(bent), proof, member.public)
+    assert caught.value.code is Code.SIGNATURE_INVALID
+
+
+@pytest.mark.parametrize("bits", [1024, 2047])
+def test_weak_peer_keys_are_refused(bits: int) -> None:
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    weak = PeerKey(rsa.generate_private_key(public_exponent=65537, key_size=bits))
+    member = MemberKey.from_seed(b"\1" * 32)
+    with pytest.raises(HocketError, match="2048"):
+        verify_peer_proof(weak.peer_id, weak.public_key_bytes, weak.prove(member.public), member.public)
 
 
 def test_base58_keeps_leading_zeros() -> None:

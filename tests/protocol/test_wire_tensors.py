@@ -100,6 +100,24 @@ def test_int8_errs_by_at_most_half_a_scale(array: np.ndarray) -> None:
     assert encoded.head.size_bytes == 4 * len(rows) + array.size
 
 
+def test_the_bytes_of_each_encoding_are_pinned() -> None:
+    """Two versions of the software must read each other's tensors; the values are worked out by hand."""
+    array = np.array([[1.0, -2.0, 0.3984375], [0.0, 0.0, 0.0]], np.float32)
+    tiny = "00008000"
+    wanted = {
+        "fp32": "0000803f000000c00000cc3e" + "00000000" * 3,
+        "bf16": "803f00c0cc3e" + "0000" * 3,
+        # 2 / 127 = 0x3c810204; 1, -2 and 0.3984375 are 63.5 -> 64, -127 and 25.3 -> 25 scales.
+        "int8": "0402813c" + tiny + "408119" + "000000",
+    }
+    for encoding, text in wanted.items():
+        encoded = encode("hidden", array, encoding)
+        assert bytes(encoded.data).hex() == text
+        assert encoded.head.sha256 == hashlib.sha256(bytes.fromhex(text)).digest()
+        assert (encoded.head.dtype, list(encoded.head.shape)) == ("float32", [2, 3])
+        assert encoded.head.encoding == {"fp32": "raw"}.get(encoding, encoding)
+
+
 def test_int8_keeps_zero_rows_zero_and_rows_apart() -> None:
     array = np.array([[0, 0, 0], [1e-30, 0, -1e-30], [1e30, 1, -1e30], [1e-45, 0, 0]], np.float32)
     encoded = encode("hidden", array, "int8")
