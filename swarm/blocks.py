@@ -68,6 +68,14 @@ class BlockStore:
             raise HocketError(Code.BLOCK_DAMAGED, f"{cid}, on disk") from error
         return data
 
+    def remove(self, cid: str) -> None:
+        """Drop a block; no error when it is absent. STATE_UNREADABLE if it cannot be removed."""
+        path = self._file(cid)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise disk_error(error, path) from error
+
     def add_bytes(self, data: bytes | memoryview) -> str:
         """Keep the blocks of a file with these bytes; the CID of its root."""
         return self._add(content.iter_blocks(data))
