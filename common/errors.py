@@ -40,6 +40,7 @@ class Code(IntEnum):
     CORPUS_TOO_SMALL = 209
     MANIFEST_INVALID = 210
     CID_INVALID = 211
+    TEXT_NOT_SPOKEN = 212
 
     COORDINATOR_UNREACHABLE = 301
     COORDINATOR_KEY_MISMATCH = 302
@@ -108,6 +109,7 @@ ERRORS: dict[Code, ErrorSpec] = {
     Code.CORPUS_TOO_SMALL: ErrorSpec("the corpus is too small", "add clips, or lower what is held out", EXIT_INPUT),
     Code.MANIFEST_INVALID: ErrorSpec("a manifest is damaged or its signature does not fit", "fetch it again from a source that you trust", EXIT_INPUT),
     Code.CID_INVALID: ErrorSpec("a content identifier is damaged or of an unknown kind", "copy the whole name again; ours begin with bafk or bafy", EXIT_INPUT),
+    Code.TEXT_NOT_SPOKEN: ErrorSpec("a recording does not say its text", "check the transcript and its language, or leave the clip out", EXIT_INPUT),
     Code.COORDINATOR_UNREACHABLE: ErrorSpec("the coordinator does not answer", "check the network, and ask its organiser whether the run is up", EXIT_NETWORK),
     Code.COORDINATOR_KEY_MISMATCH: ErrorSpec("the coordinator is not the one that the ticket names", "ask the organiser for a fresh ticket", EXIT_NETWORK),
     Code.JOIN_REFUSED: ErrorSpec("the coordinator refused the join", "read the reason, then ask the organiser", EXIT_REFUSED),
