@@ -51,7 +51,7 @@ class RoundContext:
         return self.roster.replicas(self.stage + 1)
 
     def learning_rate(self, frames_done: int) -> float:
-        """Inner learning rate once this replica has done `frames_done` frames of the round; its siblings are taken to be as fast."""
+        """Inner learning rate after `frames_done` frames of the round at this replica; its siblings are taken to be as fast."""
         settings = self.settings
         siblings = max(1, len(self.roster.replicas(self.stage)))
         return lr_at(

@@ -108,6 +108,13 @@ class Downstream:
         self._routers = {mode: Router(list(self._members), start=context.index) for mode in (pb.TRAIN, pb.EVAL)}
         self.stats = DownstreamStats()
 
+    def follow(self, context: RoundContext) -> None:
+        """Take over a new roster within the round: replicas come and go."""
+        self._context = context
+        self._members = {entry.peer_id: entry for entry in context.next_replicas()}
+        for router in self._routers.values():
+            router.replace(list(self._members))
+
     async def call(self, errand: Errand, step_input: StepInput, *, own_step: int) -> StepAnswer:
         """Send a microbatch to the next stage and await its gradient.
 
@@ -139,17 +146,16 @@ class Downstream:
                 router.pause(choice.peer, errand.frames, now=now, why="no time left", pause_s=0.0)
                 raise self._failed(attempt, f"no time is left after {attempt.reason or 'waiting'}")
             attempt.first_sent = min(attempt.first_sent, now)
-            request = self._request(errand, choice.peer, attempt, budget_s)
+            entry = self._members[choice.peer]
+            request = self._request(errand, entry, attempt, budget_s)
             request.tensors.extend(tensor.head for tensor in tensors)
-            answer = await self._try(
-                errand, choice.peer, request, [tensor.data for tensor in tensors], step_input, attempt, budget_s
-            )
+            answer = await self._try(errand, entry, request, [tensor.data for tensor in tensors], step_input, attempt, budget_s)
             if answer is not None:
                 router.succeeded(choice.peer)
                 self._note_recovery(errand, choice.peer, attempt)
                 return replace(answer, attempts_used=answer.attempts_used + attempt.spent)
 
-    def _request(self, errand: Errand, peer: str, attempt: _Attempt, budget_s: float) -> pb.TrainStepRequest:
+    def _request(self, errand: Errand, entry: pb.RosterEntry, attempt: _Attempt, budget_s: float) -> pb.TrainStepRequest:
         context = self._context
         return pb.TrainStepRequest(
             run_id=context.run_id,
@@ -163,7 +169,7 @@ class Downstream:
             seed=context.settings.seed,
             inner_step_frames=errand.inner_step_frames,
             generation=context.generation,
-            receiver_generation=self._members[peer].generation,
+            receiver_generation=entry.generation,
             frames=errand.frames,
             wire=context.settings.wire or "fp32",
         )
@@ -171,7 +177,7 @@ class Downstream:
     async def _try(
         self,
         errand: Errand,
-        peer: str,
+        entry: pb.RosterEntry,
         request: pb.TrainStepRequest,
         body: list[bytes | memoryview],
         step_input: StepInput,
@@ -179,13 +185,13 @@ class Downstream:
         budget_s: float,
     ) -> StepAnswer | None:
         """One call; None when another should follow."""
-        context = self._context
+        context, peer = self._context, entry.peer_id
         signed = make_signed(
             self._key,
             method=REQUEST_METHOD,
             payload=request,
             run_id=context.run_id,
-            receiver=self._members[peer].member_id,
+            receiver=entry.member_id,
             round=context.round,
             base_cid=context.base_cid,
             stage=context.stage + 1,
@@ -201,7 +207,7 @@ class Downstream:
                 silence_s=context.settings.silence_s,
                 deadline_s=budget_s,
             )
-            answer = self._open(peer, message)
+            answer = self._open(entry, message)
             if not answer.refusal:
                 return read_answer(
                     answer,
@@ -219,7 +225,7 @@ class Downstream:
         self._refused(errand, peer, answer, attempt)
         return None
 
-    def _open(self, peer: str, message: Message) -> pb.TrainStepAnswer:
+    def _open(self, entry: pb.RosterEntry, message: Message) -> pb.TrainStepAnswer:
         """Check that an answer is signed by the member that the roster has at this peer."""
         header, payload = open_signed(
             parse_signed(message.head),
@@ -229,12 +235,12 @@ class Downstream:
             now_ms=now_ms(),
             nonces=None,
         )
-        if header.public_key != public_from_member_id(self._members[peer].member_id):
-            raise HocketError(Code.SIGNATURE_INVALID, f"the answer of {peer} is signed by another member")
+        if header.public_key != public_from_member_id(entry.member_id):
+            raise HocketError(Code.SIGNATURE_INVALID, f"the answer of {entry.peer_id} is signed by another member")
         try:
             return pb.TrainStepAnswer.FromString(payload)
         except DecodeError as error:
-            raise HocketError(Code.PEER_REFUSED, f"the answer of {peer} cannot be read") from error
+            raise HocketError(Code.PEER_REFUSED, f"the answer of {entry.peer_id} cannot be read") from error
 
     def _peer_failed(self, errand: Errand, peer: str, reason: str, attempt: _Attempt, sent: float) -> None:
         """A replica failed: one try is spent, it is left alone, and its address is looked up again."""
@@ -266,7 +272,8 @@ class Downstream:
         """A replica answered with a refusal: wait, go elsewhere, or hand the failure up."""
         now = asyncio.get_running_loop().time()
         router = self._routers[errand.mode]
-        detail = f"{pb.Refusal.Name(answer.refusal) if answer.refusal in pb.Refusal.values() else answer.refusal}: {answer.detail[:200]}"
+        word = pb.Refusal.Name(answer.refusal) if answer.refusal in pb.Refusal.values() else str(answer.refusal)
+        detail = f"{word}: {answer.detail[:200]}"
         if answer.refusal == pb.DOWNSTREAM_FAILED:
             router.pause(peer, errand.frames, now=now, why=detail, pause_s=0.0)
             raise Refused(

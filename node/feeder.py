@@ -1,4 +1,4 @@
-"""Stage 0: turns leases into inner steps. One lease is one inner step: its utterances become microbatches, all in flight at once."""
+"""Stage 0 turns leases into inner steps: the utterances of a lease become microbatches, all in flight at once."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from tts.reference import cut_microbatches
 logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 0.5
+READ_TRIES = 10
+READ_PAUSE_S = 1.0
+_READ_AGAIN = (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED)
 EVALUATION_UTTERANCES = 8
 EVALUATION_TRIES = 3
 EVALUATION_IN_FLIGHT = 2
@@ -92,8 +95,9 @@ class Feeder:
         self._view_changed = asyncio.Event()
         self.totals = FeederTotals()
 
-    def view_changed(self) -> None:
+    def follow(self, context: RoundContext) -> None:
         """The coordinator's view has changed: a lease may be had now."""
+        self._context = context
         self._view_changed.set()
 
     async def run(self) -> None:
@@ -117,7 +121,7 @@ class Feeder:
         """Work on one lease: all its microbatches at once, then the inner step."""
         settings, context = self._context.settings, self._context
         self._event("lease", round=context.round, lease=lease.lease_id, epoch=lease.epoch, start=lease.start, stop=lease.stop)
-        utterances = await self._reader.utterances(lease.epoch, lease.start, lease.stop, settings.seed)
+        utterances = await self._read(lease)
         batches = await asyncio.to_thread(
             cut_microbatches, utterances, max(1, settings.microbatches_per_inner_step), context.config, self._languages
         )
@@ -137,6 +141,18 @@ class Feeder:
             of=len(batches),
         )
         self._reported()
+
+    async def _read(self, lease: pb.LeaseReply) -> Sequence[UtteranceLike]:
+        """The lease's utterances; tried again a few times when nobody has the shard at the moment."""
+        for attempt in range(READ_TRIES):
+            try:
+                return await self._reader.utterances(lease.epoch, lease.start, lease.stop, self._context.settings.seed)
+            except HocketError as error:
+                if error.code not in _READ_AGAIN or attempt == READ_TRIES - 1:
+                    raise
+                logger.warning("lease %d cannot be read, tried again in %.0f s: %s", lease.lease_id, READ_PAUSE_S, error.line())
+                await asyncio.sleep(READ_PAUSE_S)
+        raise RuntimeError("unreachable")
 
     async def _microbatch(self, identifier: int, batch: TextBatch, total: int) -> int:
         """Forward, await the gradient, backward; returns the frames counted, 0 when the microbatch was lost."""

@@ -156,7 +156,7 @@ class LocalStage:
             kept.free()
             raise HocketError(
                 Code.STALE_GRAPH,
-                f"microbatch {kept.microbatch_id}: forward with weights {kept.weights_number}, backward with {self.weights_number}",
+                f"microbatch {kept.microbatch_id}: weights {kept.weights_number} forward, {self.weights_number} backward",
             )
         starts: list[Tensor | None] = [None] * len(kept.roots)
         if grad is not None:

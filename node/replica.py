@@ -271,6 +271,12 @@ class Replica:
             return False
         return True
 
+    async def settled(self) -> None:
+        """Wait until every pass that was broken off has been handed back and a running step is taken."""
+        await self._idle.wait()
+        while self._stepping is not None:
+            await asyncio.shield(self._stepping)
+
     async def close(self) -> dict[str, np.ndarray]:
         """End the last step and give the round's update: float32 by parameter name. Nothing is in flight any more."""
         self.drain()

@@ -58,6 +58,13 @@ class Serving:
     replica: Replica
     downstream: Downstream | None
 
+    def follow(self, context: RoundContext) -> None:
+        """Take over a new roster within the round."""
+        self.context = context
+        self.replica.context = context
+        if self.downstream is not None:
+            self.downstream.follow(context)
+
 
 @dataclass
 class _Job:
@@ -245,7 +252,9 @@ class StageService:
             taken = await replica.admit(identifier, request.frames, request.inner_step_frames, counts=counts, hold_s=hold_s)
             self._faults.reach("node.forward.before", round=context.round, stage=context.stage, microbatch=identifier)
             kept = await replica.forward(taken, None, step_input.hidden, side)
-            path = (pb.PathEntry(stage=context.stage, peer_id=context.peer_id, digest=digest, pid=os.getpid()),)
+            path: tuple[pb.PathEntry, ...] = (
+                pb.PathEntry(stage=context.stage, peer_id=context.peer_id, digest=digest, pid=os.getpid()),
+            )
             if serving.downstream is None:
                 losses, used = kept.losses, 0
                 grad = await replica.backward(taken, None, losses)

@@ -1,0 +1,343 @@
+"""A worker's stage: what it holds from round to round, and how it opens, follows and closes one round."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.errors import Code, HocketError
+from common.faults import NO_FAULTS, Faults
+from node.context import RoundContext
+from node.downstream import Downstream
+from node.engine import Engine, Priority
+from node.feeder import Feeder, Reader
+from node.local_sgd import LocalStage
+from node.peers import AddressBook
+from node.replica import EventSink, Replica
+from node.session import Session, file_digest
+from node.stage_service import Serving, StageService
+from node.wire import TRAIN_STEP_PROTOCOL, Losses
+from protocol.generated import hocket_pb2 as pb
+from protocol.identity import MemberKey
+from protocol.tensor_files import TensorInfo, write_tensors
+from swarm.block_service import BLOCKS_PROTOCOL
+from swarm.carrier import Carrier
+from tts.stages import build_stage
+
+logger = logging.getLogger(__name__)
+
+LeaseCall = Callable[[], Awaitable["pb.LeaseReply | None"]]
+
+CLOSE_GRACE_S = 10.0
+ADDRESSES_WAIT_S = 10.0
+ADDRESSES_EVERY_S = 0.5
+
+
+class Station:
+    """One stage of the model on this worker, for as long as the coordinator leaves it assigned.
+
+    Args:
+        carrier, key, session, engine, service, book: the worker's own.
+        first: the context in which the stage was assigned.
+        state_dir: holds the update while it is sent.
+        event: writes to the worker's event log. poke: makes the worker report soon.
+        wake: makes the worker look at `failures`.
+    """
+
+    def __init__(
+        self,
+        *,
+        carrier: Carrier,
+        key: MemberKey,
+        session: Session,
+        engine: Engine,
+        service: StageService,
+        book: AddressBook,
+        first: RoundContext,
+        state_dir: Path,
+        event: EventSink,
+        poke: Callable[[], None],
+        wake: Callable[[], None],
+        faults: Faults = NO_FAULTS,
+    ) -> None:
+        self._carrier = carrier
+        self._key = key
+        self._session = session
+        self._engine = engine
+        self._service = service
+        self._book = book
+        self._event = event
+        self._poke = poke
+        self._wake = wake
+        self._faults = faults
+        self._update_path = state_dir / "update.safetensors"
+        self.stage = first.stage
+        self.stages = first.stages
+        self.generation = first.generation
+        settings = first.settings
+        self.local = LocalStage(
+            build_stage(first.config, first.stage, first.stages),
+            ordered=settings.accumulation != "free",
+            weight_decay=settings.weight_decay,
+            clip_norm=settings.clip_norm,
+        )
+        self._late = settings.frames_before > 0
+        self.base_cid = ""
+        self.weights_sha256 = b""
+        self.serving: Serving | None = None
+        self._feeder: Feeder | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._submitted_round = -1
+        self._opened_for_training = False
+        self._heldout: Losses | None = None
+        self._evaluating = False
+        self._opened_at = time.monotonic()
+        self.throughput = 0.0
+
+    @property
+    def round(self) -> int:
+        return self.serving.context.round if self.serving is not None else -1
+
+    def expected(self) -> list[TensorInfo]:
+        """The tensors that the stage's file must hold."""
+        return [TensorInfo(name, "float32", shape) for name, shape in self.local.stage.shapes().items()]
+
+    # ---- a round ----------------------------------------------------------------------------------------------------
+
+    async def open_round(self, context: RoundContext, weights: dict[str, np.ndarray], sha256: bytes) -> None:
+        """Load the round's base and serve the round.
+
+        Args:
+            weights: of the base's stage file, already checked. sha256: of that file.
+        """
+        await self.leave_round()
+        await self._engine.run(Priority.STEP, self.local.adopt, weights)
+        self.base_cid, self.weights_sha256, self.generation = context.base_cid, sha256, context.generation
+        self._heldout, self._opened_for_training, self._submitted_round = None, False, -1
+        downstream = None
+        if not context.is_last:
+            downstream = Downstream(self._carrier, self._key, context, self._book, self._event)
+            await self._find_addresses(context)
+        replica = Replica(self.local, self._engine, context, self._event, ramp=self._late)
+        self.serving = Serving(context, replica, downstream)
+        if not context.is_first:
+            self._service.serve(self.serving)
+        self._event("ready", round=context.round, stage=context.stage, base=context.base_cid, weights_sha256=sha256.hex())
+
+    async def _find_addresses(self, context: RoundContext) -> None:
+        """Look the next stage's replicas up until all are known, for a bounded time; the others are looked up on failure."""
+        wanted = [entry.peer_id for entry in context.next_replicas()]
+        deadline = time.monotonic() + ADDRESSES_WAIT_S
+        while True:
+            await self._book.refresh(context.stage + 1)
+            missing = [peer for peer in wanted if not self._book.address(peer).multiaddrs]
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                logger.warning("no address is known of %s after %.0f s", ", ".join(missing), ADDRESSES_WAIT_S)
+                return
+            await asyncio.sleep(ADDRESSES_EVERY_S)
+
+    def follow(self, context: RoundContext, phase: pb.Phase) -> None:
+        """Take over a new roster within the round; the settings stay those with which the round opened."""
+        if self.serving is None:
+            return
+        if not self._opened_for_training:
+            self._opened_for_training = phase == pb.OPEN
+            settings = context.settings
+        else:
+            settings = self.serving.context.settings
+        self.serving.follow(replace(context, settings=settings))
+        if self._feeder is not None:
+            self._feeder.follow(self.serving.context)
+
+    def feed(self, reader: Reader, languages: Sequence[str]) -> None:
+        """Begin to take leases, once a round."""
+        if self.serving is None or self._feeder is not None:
+            return
+        context = self.serving.context
+
+        async def lease() -> pb.LeaseReply | None:
+            return await self._session.persist(
+                "lease", lambda: self._session.lease(context.round, context.generation), while_=lambda: not self._draining()
+            )
+
+        self._feeder = self._make_feeder(reader, languages, lease)
+        self._opened_at = time.monotonic()
+        self._begin(self._feeder.run())
+
+    def _make_feeder(self, reader: Reader, languages: Sequence[str], lease: LeaseCall) -> Feeder:
+        serving = self.serving
+        if serving is None:
+            raise RuntimeError("no round is served")
+        return Feeder(
+            serving.context,
+            serving.replica,
+            serving.downstream,
+            reader,
+            languages,
+            lease,
+            self._event,
+            self._poke,
+            faults=self._faults,
+        )
+
+    def _draining(self) -> bool:
+        return self.serving is None or self.serving.replica.draining
+
+    def evaluate(self, reader: Reader, languages: Sequence[str]) -> None:
+        """Evaluate the base on the held-out set, once a round, beside the training."""
+        if self.serving is None or self._evaluating or self._heldout is not None:
+            return
+
+        async def nothing() -> pb.LeaseReply | None:
+            return None
+
+        feeder = self._feeder or self._make_feeder(reader, languages, nothing)
+        self._evaluating = True
+        self._begin(self._evaluate(feeder))
+
+    async def _evaluate(self, feeder: Feeder) -> None:
+        try:
+            self._heldout = await feeder.evaluate()
+            self._poke()
+        except HocketError as error:
+            if error.code is Code.CARRIER_FAILED:
+                raise
+            logger.warning("the evaluation of round %d failed: %s", self.round, error.line())
+        finally:
+            self._evaluating = False
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._wake())
+        self._tasks.append(task)
+
+    def failures(self) -> list[BaseException]:
+        """What broke a feeder or an evaluation of this round; finished tasks are forgotten."""
+        done = [task for task in self._tasks if task.done()]
+        self._tasks = [task for task in self._tasks if not task.done()]
+        return [error for task in done if not task.cancelled() and (error := task.exception()) is not None]
+
+    async def close_round(self, wanted: Callable[[], bool]) -> None:
+        """Drain, take the last inner step, and send the update; once a round.
+
+        Args:
+            wanted: whether the coordinator still waits for this round's update, as far as is known.
+        """
+        serving = self.serving
+        if serving is None or self._submitted_round == serving.context.round:
+            return
+        self._submitted_round = serving.context.round
+        serving.replica.drain()
+        grace_s = min(CLOSE_GRACE_S, serving.context.settings.step_deadline_s)
+        if not await serving.replica.idle(grace_s):
+            logger.warning(
+                "%d microbatches are not back %.0f s after the round closed; they are given up",
+                serving.replica.in_flight,
+                grace_s,
+            )
+            self._service.break_off()
+        await self._stop_tasks()
+        await serving.replica.settled()
+        update = await serving.replica.close()
+        seconds = time.monotonic() - self._opened_at
+        self.throughput = serving.replica.totals.frames / seconds if seconds > 0 else 0.0
+        await asyncio.to_thread(write_tensors, self._update_path, update)
+        del update
+        try:
+            await self._submit(serving, wanted)
+        finally:
+            self._update_path.unlink(missing_ok=True)
+
+    async def _submit(self, serving: Serving, wanted: Callable[[], bool]) -> None:
+        context, replica = serving.context, serving.replica
+        size_bytes, sha256 = await asyncio.to_thread(file_digest, self._update_path)
+        head = pb.UpdateHead(
+            round=context.round,
+            base_cid=context.base_cid,
+            stage=context.stage,
+            generation=context.generation,
+            size_bytes=size_bytes,
+            sha256=sha256,
+            microbatches=[pb.CountedMicrobatch(id=identifier, frames=frames) for identifier, frames in replica.ledger.counted()],
+            inner_steps=replica.totals.inner_steps,
+            frames=replica.totals.frames,
+            duplicates=replica.ledger.duplicates,
+            dropped=replica.ledger.dropped,
+        )
+        receipt = await self._session.persist(
+            "submit_update", lambda: self._session.submit(head, self._update_path), while_=wanted
+        )
+        if receipt is None:
+            logger.warning("the update of round %d was not sent: the run has gone on", context.round)
+        elif receipt.accepted:
+            self._event("update_acked", round=context.round, stage=context.stage, sha256=sha256.hex(), frames=head.frames)
+        else:
+            logger.warning("the update of round %d is refused: %s", context.round, receipt.reason)
+            self._event("update_refused", round=context.round, stage=context.stage, sha256=sha256.hex(), reason=receipt.reason)
+
+    async def _stop_tasks(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def leave_round(self) -> None:
+        """Stop working for the round, whatever is in flight; its gradients are lost unless its update was sent."""
+        self._service.serve(None)
+        await self._stop_tasks()
+        if self.serving is not None:
+            self.serving.replica.drain()
+            await self.serving.replica.settled()
+        self._feeder = None
+        self.serving = None
+
+    # ---- reports ----------------------------------------------------------------------------------------------------
+
+    def report(self) -> pb.MemberReport:
+        """The member's state of this moment."""
+        traffic = self._carrier.traffic
+        report = pb.MemberReport(
+            stage=self.stage,
+            generation=self.generation,
+            ready_base_cid=self.base_cid if self.serving is not None else "",
+            weights_sha256=self.weights_sha256 if self.serving is not None else b"",
+            bytes_sent_activations=traffic.requests[TRAIN_STEP_PROTOCOL],
+            bytes_sent_gradients=traffic.answers[TRAIN_STEP_PROTOCOL],
+            bytes_sent_blocks=traffic.answers[BLOCKS_PROTOCOL] + traffic.requests[BLOCKS_PROTOCOL],
+            bytes_sent_updates=self._session.bytes_sent_updates,
+            pid=os.getpid(),
+        )
+        serving = self.serving
+        if serving is None:
+            return report
+        replica = serving.replica
+        report.round = serving.context.round
+        report.frames_done = replica.totals.frames
+        report.inner_steps = replica.totals.inner_steps
+        report.duplicates = replica.ledger.duplicates
+        report.dropped = replica.ledger.dropped
+        report.in_flight = replica.in_flight
+        if serving.context.is_last:
+            report.losses.extend(replica.totals.losses.codebooks())
+        if serving.context.is_first:
+            report.auxiliary.extend(replica.totals.losses.auxiliaries())
+        if self._feeder is not None:
+            report.leases_done.extend(self._feeder.totals.leases)
+        if self._heldout is not None:
+            report.heldout.extend(self._heldout.codebooks())
+        if serving.downstream is not None:
+            stats = serving.downstream.stats
+            report.reroutes, report.longest_wait_s = stats.reroutes, stats.longest_wait_s
+            report.suspects.extend(sorted(stats.suspects))
+        return report
