@@ -49,6 +49,11 @@ class FetchPlan:
         return len(self._there) == len(self._expected)
 
     @property
+    def wanted(self) -> int:
+        """How many blocks are free to be asked for."""
+        return len(self._wanted)
+
+    @property
     def providers(self) -> list[str]:
         """Those still asked, the preferred first."""
         return list(self._providers)

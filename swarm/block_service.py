@@ -125,13 +125,10 @@ async def fetch(carrier: Carrier, store: BlockStore, root_cid: str, providers: S
     try:
         await _take_from_store(plan, store)
         while not plan.finished:
-            for peer_id in plan.providers:
-                mine = sum(asked == peer_id for asked, _ in running.values())
-                while mine < MAX_REQUESTS_OF_A_PROVIDER and len(running) < MAX_REQUESTS:
-                    batch = plan.take(peer_id, max_blocks=MAX_CIDS, max_bytes=BATCH_BYTES)
-                    if not batch:
-                        break
-                    mine += 1
+            for peer_id, share in _next_requests(plan, [asked for asked, _ in running.values()]):
+                if len(running) == MAX_REQUESTS:
+                    break
+                if batch := plan.take(peer_id, max_blocks=share, max_bytes=BATCH_BYTES):
                     running[asyncio.create_task(_fetch_batch(carrier, store, addresses[peer_id], batch))] = (peer_id, batch)
             if not running:
                 raise plan.fault()
@@ -145,6 +142,19 @@ async def fetch(carrier: Carrier, store: BlockStore, root_cid: str, providers: S
             task.cancel()
         if running:
             await asyncio.wait(running)
+
+
+def _next_requests(plan: FetchPlan, running: Sequence[str]) -> list[tuple[str, int]]:
+    """Who is asked next, and for how many blocks at most: idle providers first, so that all of them share the work.
+
+    Args:
+        running: the provider of each request under way.
+    """
+    providers = plan.providers
+    turns = [(peer_id, turn) for turn in range(MAX_REQUESTS_OF_A_PROVIDER) for peer_id in providers]
+    free = [peer_id for peer_id, turn in turns if running.count(peer_id) <= turn]
+    share = min(MAX_CIDS, -(-plan.wanted // max(1, min(len(free), MAX_REQUESTS))))
+    return [(peer_id, share) for peer_id in free]
 
 
 async def _fetch_batch(carrier: Carrier, store: BlockStore, provider: PeerAddress, cids: list[str]) -> dict[str, bytes | None]:
