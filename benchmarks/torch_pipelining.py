@@ -1,6 +1,6 @@
 """One row of the pipeline benchmark: the same model trained by torch.distributed.pipelining over gloo. One process a stage.
 
-    python -m benchmarks.torch_pipelining '{"workload": {}, "threads": 1, "rank": 0, "world": 4, "store": FILE, "schedule": "1f1b"}'
+    python -m benchmarks.torch_pipelining '{"workload": {}, "threads": 1, "rank": 0, "world": 4, "store": F, "schedule": "1f1b"}'
 
 Every process makes the microbatches itself, so only hidden states and gradients cross between them. The last stage's process
 prints one JSON line {"seconds": [of each inner step], "losses": [...]}.
@@ -34,11 +34,11 @@ class _AddLocalObjective(torch.autograd.Function):
     """Passes hidden states through and gives a stage's own loss its gradient in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, objective: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, hidden: Tensor, objective: Tensor) -> Tensor:
         return hidden.view_as(hidden)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         return gradient, torch.ones((), dtype=gradient.dtype)
 
 
@@ -75,10 +75,10 @@ def main() -> None:
     config, settings = work.config(), InnerSettings(seed=work.seed)
     module = PipelinedStage(build_stage(config, rank, world, seed=work.seed), work.seed)
     optimizer = StageOptimizer(module.stage, settings.weight_decay, settings.clip_norm)
-    steps = []
+    steps: list[dict[str, Any]] = []
     for step in range(work.steps):
         microbatches = inner_step(work, step)
-        whole = {name: torch.cat([getattr(batch, name) for _, batch in microbatches]) for name in NAMES}
+        whole: dict[str, Any] = {name: torch.cat([getattr(batch, name) for _, batch in microbatches]) for name in NAMES}
         whole["identity"] = torch.tensor([identity for identity, batch in microbatches for _ in range(len(batch.n_frames))])
         steps.append(whole)
     hidden = torch.empty(hidden_shape(config, inner_step(work, 0)[0][1].side()), requires_grad=True)

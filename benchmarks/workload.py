@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from tokenizer.shards import Utterance
     from tts.batch import TextBatch
     from tts.config import ModelConfig
 
+# Of the demo's corpus: mean length of its sentences, symbols, and the codec's size.
 N_FRAMES = 142
 N_PHONEMES = 33
 INVENTORY = 48
 CODEBOOKS = 4
 CODEBOOK_SIZE = 256
-"""Of the demo's corpus: mean length of its sentences, symbols, and the codec's size."""
+LANGUAGE = "en-US"
 
 
 @dataclass(frozen=True)
@@ -53,30 +54,26 @@ class Workload:
         return preset(self.preset, n_codebooks=CODEBOOKS, codebook_size=CODEBOOK_SIZE, n_phonemes=INVENTORY)
 
 
-@dataclass(frozen=True)
-class RandomUtterance:
-    """An utterance of random codes; as `collate` and the shard writer read one."""
-
-    id: str
-    phonemes: NDArray[np.uint16]  # [P]
-    durations: NDArray[np.uint16]  # [P]
-    word_starts: NDArray[np.uint8]  # [P]
-    codes: NDArray[np.uint16]  # [K, T]
-    n_frames: int = N_FRAMES
-    language: str = "en-US"
-    speaker_embedding: None = None
-
-
-def utterance(seed: int, number: int) -> RandomUtterance:
+def utterance(seed: int, number: int) -> Utterance:
     """The utterance with that number: a function of (seed, number)."""
+    from tokenizer.shards import Utterance
+
     draw = np.random.Generator(np.random.Philox(key=[seed, number]))
     cuts = np.sort(draw.choice(np.arange(1, N_FRAMES), N_PHONEMES - 1, replace=False))
-    return RandomUtterance(
+    return Utterance(
         id=f"random-{number}",
+        text="",
+        spoken="",
         phonemes=draw.integers(1, INVENTORY, N_PHONEMES).astype(np.uint16),
         durations=np.diff(cuts, prepend=0, append=N_FRAMES).astype(np.uint16),
         word_starts=draw.integers(0, 2, N_PHONEMES).astype(np.uint8),
+        align_score=0.0,
+        language=LANGUAGE,
+        speaker="random",
         codes=draw.integers(0, CODEBOOK_SIZE, (CODEBOOKS, N_FRAMES)).astype(np.uint16),
+        n_frames=N_FRAMES,
+        speaker_embedding=None,
+        licence="CC0-1.0",
     )
 
 

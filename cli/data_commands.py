@@ -25,6 +25,7 @@ def tokenize(
     language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the texts, such as en or en-US.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the shards and the signed manifest.")],
     codec: Annotated[str, typer.Option("--codec", help="The shipped codec, a codec folder or a hub id.")] = "hocket-16k",
+    codebooks: Annotated[int | None, typer.Option(min=1, help="Use only the first so many codebooks of the codec.")] = None,
     heldout: Annotated[int, typer.Option(min=0, help="Clips that are held out, where the corpus names none itself.")] = 40,
     key: Annotated[Path | None, typer.Option("--key", help="Signing key of the manifest; made when absent.")] = None,
     json_output: JsonFlag = False,
@@ -33,7 +34,9 @@ def tokenize(
     from cli.data_progress import tokenize_with_progress
 
     new_folder(out)
-    summary = tokenize_with_progress(corpus, language, codec, out, key or default_key_path(), heldout, quiet=json_output)
+    summary = tokenize_with_progress(
+        corpus, language, codec, out, key or default_key_path(), codebooks=codebooks, heldout=heldout
+    )
     if json_output:
         print_json(summary)
     else:
@@ -85,16 +88,17 @@ def codec_show(
 def codec_train(
     corpora: Annotated[list[Path], typer.Argument(help="Folders of recordings, one voice each.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the codec.")],
-    seconds: Annotated[float, typer.Option(min=1.0, help="How long to train.")] = 450.0,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps; some 2200 for 80 minutes of speech.")] = 2200,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the initial weights and of the crops.")] = 0,
 ) -> None:
     """Train a small codec on the recordings of several voices."""
     for corpus in corpora:
         if not corpus.is_dir():
-            raise HocketError(Code.CORPUS_UNREADABLE, str(corpus))
+            raise HocketError(Code.CORPUS_UNREADABLE, f"{corpus} is no folder")
     new_folder(out)
     from cli.data_progress import train_codec_with_progress
 
-    train_codec_with_progress(corpora, out, seconds=seconds, threads=threads, seed=seed)
-    typer.echo(f"{out}: codec written")
+    facts = train_codec_with_progress(corpora, out, steps=steps, threads=threads, seed=seed)
+    minutes = sum(facts["minutes"].values())
+    typer.echo(f"{out}: trained on {minutes:.1f} minutes, spectral loss {facts['first_loss']:.3f} -> {facts['last_loss']:.3f}")

@@ -28,7 +28,7 @@ def coordinator(
 
     faults = parse_faults(fault)
     set_up_logging(log_level)
-    raise typer.Exit(run_coordinator(run_toml, state_dir, faults))
+    run_coordinator(run_toml, state_dir, faults=faults)
 
 
 def worker(

@@ -14,9 +14,9 @@ def say(
         Path, typer.Option("--checkpoint", "-c", help="An export folder, or a demo or run folder that holds one.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The WAV file to write.")],
-    rate: Annotated[float, typer.Option(min=0.25, max=4.0, help="Speed of speech: 1.0 as trained, 2.0 twice as fast.")] = 1.0,
+    rate: Annotated[float, typer.Option(min=0.25, max=4.0, help="Factor on the durations: 1.4 is slower, 0.8 faster.")] = 1.0,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="0 takes the likeliest code at every step.")] = 0.6,
-    top_k: Annotated[int, typer.Option(min=1, help="Codes to choose among at every step.")] = 10,
+    top_k: Annotated[int, typer.Option(min=0, help="Codes to choose among at every step; 0: all.")] = 10,
     guidance: Annotated[float, typer.Option(min=0.0, max=10.0, help="Weight of the text: 1.0 is no guidance.")] = 2.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same recording.")] = 0,
 ) -> None:

@@ -123,7 +123,7 @@ def sampled_paths(events: Iterable[Event], stages: int, faults: Sequence[FaultRe
         return {"round": None, "microbatches": [], "pids": []}
     hit = [fault.round for fault in faults if fault.round in rounds]
     sampled = hit[0] if hit else sorted(rounds)[len(rounds) // 2]
-    microbatches = [
+    microbatches: list[dict[str, Any]] = [
         {
             "id": int(event["id"]),
             "frames": int(event["frames"]),

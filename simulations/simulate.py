@@ -51,6 +51,7 @@ class SimulationSettings:
     corpus: Path | None = None
     language: str = "en-US"
     codec: str = "hocket-16k"
+    codebooks: int = 4
     wire: str = "fp32"
     frames_per_inner_step: int = 600
     microbatches_per_inner_step: int = 4
@@ -92,7 +93,7 @@ def run_file(settings: SimulationSettings, manifest: Path) -> str:
             "replicas_wanted": settings.replicas,
         },
         "aggregation": {"rule": "trimmed_mean", "tolerate": 1},
-        "checkpoint": {"keep": max(settings.rounds, 2)},
+        "checkpoint": {"keep": settings.rounds + 1},
         "network": {"wire": settings.wire},
     }
     for section, values in settings.extra.items():
@@ -100,11 +101,8 @@ def run_file(settings: SimulationSettings, manifest: Path) -> str:
     return toml_text(tables)
 
 
-async def run_command(arguments: list[str], log_path: Path, *, show_errors: bool = False) -> str:
-    """Run `hocket ARGUMENTS` as a child process; returns its standard output.
-
-    Args:
-        show_errors: let its progress, which goes to standard error, through to ours instead of into the log.
+async def run_module(module: str, arguments: list[str], log_path: Path) -> str:
+    """Run `python -m MODULE ARGUMENTS` as a child process; returns its standard output, its log goes to `log_path`.
 
     Raises:
         HocketError: CHILD_FAILED with its last line, which is its own numbered error where it had one.
@@ -113,11 +111,11 @@ async def run_command(arguments: list[str], log_path: Path, *, show_errors: bool
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "cli.main",
+            module,
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=None if show_errors else log,
+            stderr=log,
             env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
         )
         try:
@@ -127,8 +125,8 @@ async def run_command(arguments: list[str], log_path: Path, *, show_errors: bool
                 process.kill()
                 await process.wait()
     if process.returncode != 0:
-        last = log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] or ["its error is above"]
-        raise HocketError(Code.CHILD_FAILED, f"hocket {arguments[0]} ended with {process.returncode}, see {log_path}: {last[0]}")
+        last = log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] or ["its log is empty"]
+        raise HocketError(Code.CHILD_FAILED, f"{module} ended with {process.returncode}, see {log_path}: {last[0]}")
     return output.decode()
 
 
@@ -141,9 +139,10 @@ async def prepare_data(settings: SimulationSettings, out: Path, show: Show) -> P
     corpus = settings.corpus.resolve() if settings.corpus is not None else default_corpus()
     data = out / "data"
     arguments = ["tokenize", str(corpus), "--language", settings.language, "--codec", settings.codec, "--out", str(data)]
+    arguments += ["--codebooks", str(settings.codebooks), "--key", str(out / "maker.key"), "--json"]
     show.note(f"tokenising {corpus}")
     started = time.monotonic()
-    facts = json.loads(await run_command([*arguments, "--key", str(out / "maker.key"), "--json"], out / "tokenize.log"))
+    facts = json.loads(await run_module("cli.main", arguments, out / "tokenize.log"))
     show.note(
         f"tokenised {facts['clips']} clips ({facts['minutes']:.1f} minutes) into {facts['shards']} shards, "
         f"{facts['heldout_clips']} held out, in {time.monotonic() - started:.1f} s"

@@ -78,7 +78,7 @@ class Voice:
             raise HocketError(Code.LANGUAGE_REFUSED, f"{language!r}; the export speaks {', '.join(languages)}")
         self.language = language or languages[0]
         self._language_id = languages.index(self.language) if export.card.config.n_languages > 1 else 0
-        self._stage = export.stage
+        self.stage = export.stage
         self._inventory = PhonemeInventory(export.card.phonemes)
         self._phonemizer = Phonemizer(self.language)
         self.codec: Codec = load_codec(export.codec_folder)
@@ -93,7 +93,7 @@ class Voice:
         started = time.perf_counter()
         read = self._phonemizer.phonemize(text)
         codes = speak(
-            [self._stage],
+            [self.stage],
             self._inventory.encode(read.phonemes),
             np.array(read.word_starts, np.uint8),
             seed=how.seed,

@@ -1,0 +1,107 @@
+"""One row of the pipeline benchmark: a whole Hocket run, its coordinator and workers as processes, over libp2p and gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pipeline import Timing
+from benchmarks.workload import CODEBOOK_SIZE, CODEBOOKS, INVENTORY, LANGUAGE, N_FRAMES, Workload, utterance
+from common.errors import Code, HocketError
+from common.files import atomic_write
+from common.log import read_events
+from protocol.content import cid_of
+from protocol.identity import MemberKey
+from protocol.manifest import DatasetManifest, ShardEntry, sign_manifest
+from simulations.cluster import Cluster
+from simulations.progress import Quiet
+from simulations.simulate import SimulationSettings, follow, run_file
+from tokenizer.phonemes import PAD
+from tokenizer.shards import shard_bytes
+
+ROWS_PER_SHARD = 256
+LIMIT_S = 1800.0
+
+
+def write_dataset(work: Workload, folder: Path) -> Path:
+    """The workload's utterances as a signed dataset: as many as its inner steps need, no more; returns the folder."""
+    rows = [utterance(work.seed, number) for number in range(work.steps * work.utterances_per_step)]
+    entries = []
+    for start in range(0, len(rows), ROWS_PER_SHARD):
+        part = rows[start : start + ROWS_PER_SHARD]
+        data = shard_bytes(part)
+        entry = ShardEntry(cid=cid_of(data), rows=len(part), frames=len(part) * N_FRAMES, size_bytes=len(data))
+        atomic_write(folder / "shards" / f"{entry.cid}.parquet", data)
+        entries.append(entry)
+    codec = {"kind": "random", "sample_rate": 16000, "frame_rate": 50.0, "hop": 320}
+    manifest = DatasetManifest(
+        name="random",
+        codec={**codec, "n_codebooks": CODEBOOKS, "codebook_size": CODEBOOK_SIZE},
+        phonemes=[PAD, *(f"p{number}" for number in range(1, INVENTORY))],
+        languages=[LANGUAGE],
+        speakers=["random"],
+        shards=entries,
+        heldout=[],
+        licences=["CC0-1.0"],
+    )
+    atomic_write(folder / "manifest.json", sign_manifest(MemberKey.generate(), manifest))
+    return folder
+
+
+def settings_of(work: Workload, stages: int) -> SimulationSettings:
+    """The run: one round of all the workload's inner steps, one replica a stage."""
+    return SimulationSettings(
+        name="bench",
+        preset=work.preset,
+        stages=stages,
+        replicas=1,
+        rounds=1,
+        inner_steps=work.steps,
+        frames_per_inner_step=work.frames_per_step,
+        microbatches_per_inner_step=work.microbatches,
+        warm_up_steps=0,
+        wire="fp32",
+        seed=work.seed,
+        time_limit_s=LIMIT_S,
+        extra={"rounds": {"evaluate": False, "deadline_floor_s": LIMIT_S, "deadline_ceiling_s": LIMIT_S}},
+    )
+
+
+def step_seconds(events: list[dict[str, Any]], steps: int) -> list[float]:
+    """Seconds between the ends of a stage-0 replica's inner steps; the first one's begin is that of its first lease.
+
+    Raises:
+        HocketError: CHILD_FAILED when the log does not show that many steps.
+    """
+    ends = [float(event["time"]) for event in events if event["event"] == "inner_step"]
+    begins = [float(event["time"]) for event in events if event["event"] == "lease"]
+    if len(ends) != steps or not begins:
+        raise HocketError(Code.CHILD_FAILED, f"the first stage logged {len(ends)} of {steps} inner steps")
+    return [later - earlier for earlier, later in zip([begins[0], *ends[:-1]], ends, strict=True)]
+
+
+async def _run(work: Workload, stages: int, folder: Path) -> Timing:
+    settings = settings_of(work, stages)
+    run_toml = folder / "run.toml"
+    atomic_write(run_toml, run_file(settings, write_dataset(work, folder / "data")).encode())
+    async with Cluster(folder, threads=1) as cluster:
+        ticket = await cluster.start_coordinator(run_toml)
+        await asyncio.gather(*(cluster.start_worker(ticket) for _ in range(stages)))
+        status, _ = await follow(cluster, ticket, settings, Quiet())
+        logs = [read_events(worker.state_dir / "events.jsonl") for worker in cluster.workers]
+        memory = {child.name: dataclasses.asdict(child.memory)["total_bytes"] for child in cluster.workers}
+    first = next((log for log in logs if any(event["event"] == "microbatch" for event in log)), [])
+    (entry,) = status["rounds"]
+    if entry["frames"] != work.steps * work.frames_per_step:
+        raise HocketError(Code.CHILD_FAILED, f"the run counted {entry['frames']} frames")
+    extra = {"bytes_sent": status["bytes"], "round_s": entry["seconds"], "worker_pss_bytes": memory}
+    return Timing(step_seconds(first, work.steps), [entry["loss"]], extra)
+
+
+def time_cluster(work: Workload, stages: int) -> Timing:
+    """Run it in a temporary folder; the processes inherit this process's cores."""
+    with tempfile.TemporaryDirectory(prefix="hocket-bench-") as folder:
+        return asyncio.run(_run(work, stages, Path(folder)))

@@ -1,0 +1,242 @@
+"""What a stranger does with a run: fetch its version by CID over libp2p, check it, measure it, let it speak.
+
+    python -m simulations.finish ORDER.json
+
+A process of its own that knows a ticket and a CID. It asks the coordinator's block peer and the workers that the DHT names;
+nothing is read from their folders. ORDER.json holds `Order`'s fields. Prints one JSON line, see `Outcome`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from common.errors import Code, HocketError
+from common.files import atomic_write
+from common.log import set_up_logging
+from protocol.identity import member_id
+from protocol.manifest import DatasetManifest, VersionManifest, read_manifest
+from protocol.ticket import Ticket
+from swarm.blocks import BlockStore
+from swarm.carrier import PeerAddress
+
+logger = logging.getLogger(__name__)
+
+MAX_MANIFEST_BYTES = 16 * 2**20
+LISTEN = ("/ip4/127.0.0.1/tcp/0",)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to fetch and to make.
+
+    Args:
+        ticket: the run's. cid: of the version's manifest.
+        out: folder for `checkpoint/`, `sample.wav`, `spectrogram.png` and the fetched blocks.
+        codec: name or folder of the codec that the dataset was made with; it must fit the manifest.
+        text: to speak; empty: a held-out sentence.
+        shuffles: how many shufflings of the held-out text the loss is measured with.
+        losses: of the rounds, to be drawn: {"training": [...], "heldout": [...]}.
+    """
+
+    ticket: str
+    cid: str
+    out: str
+    codec: str = "hocket-16k"
+    text: str = ""
+    seed: int = 0
+    shuffles: int = 3
+    threads: int = 2
+    losses: dict[str, list[float | None]] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """What came of it; times in seconds, losses in nats per code."""
+
+    cid: str
+    version: int
+    round: int
+    signer: str
+    fetch_s: float
+    fetched_bytes: int
+    providers: list[str]
+    loss_right_text: float
+    loss_shuffled_text: list[float]
+    reads_its_text: bool
+    heldout_utterances: int
+    text: str
+    speech_s: float
+    speaking_s: float
+
+
+@dataclass
+class Fetched:
+    """A version whose every file was checked against its signed manifest."""
+
+    manifest: VersionManifest
+    dataset: DatasetManifest
+    providers: list[str]
+    seconds: float
+    size_bytes: int
+
+
+async def fetch_version(order: Order, store: BlockStore, state: Path) -> Fetched:
+    """Fetch the version's manifest, its stage files, the dataset's manifest and the held-out shards into `store`.
+
+    Raises:
+        HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED, MANIFEST_INVALID, or what the carrier raises.
+    """
+    from swarm.block_service import fetch
+    from swarm.daemon import LibP2POptions
+    from swarm.libp2p import LibP2PCarrier
+
+    ticket = Ticket.decode(order.ticket)
+    started = time.monotonic()
+    carrier = await LibP2PCarrier.create(
+        state / "peer.key",
+        bootstrap=ticket.bootstrap_multiaddrs,
+        listen=LISTEN,
+        state_dir=state,
+        options=LibP2POptions.for_listen(LISTEN, run_id=ticket.run_id),
+    )
+    try:
+        known = {address.rpartition("/p2p/")[2]: address for address in ticket.bootstrap_multiaddrs}
+        coordinators = [PeerAddress.from_multiaddrs([address]) for address in known.values()]
+        await fetch(carrier, store, order.cid, coordinators, max_bytes=MAX_MANIFEST_BYTES)
+        manifest = read_manifest(VersionManifest, store.read_file(order.cid), signer=ticket.coordinator_key)
+        if manifest.run_id != ticket.run_id:
+            raise HocketError(Code.MANIFEST_INVALID, f"it is of run {manifest.run_id}, the ticket of {ticket.run_id}")
+        workers: list[PeerAddress] = []
+        for stage in range(len(manifest.stages)):
+            records = await carrier.dht.find(ticket.run_id, stage)
+            holders = [
+                PeerAddress(record.peer_id, tuple(record.multiaddrs)) for record in records if record.version_cid == order.cid
+            ]
+            workers += holders
+            part = manifest.stages[stage]
+            await fetch(carrier, store, part.cid, [*holders, *coordinators], max_bytes=part.size_bytes)
+        await fetch(carrier, store, manifest.dataset_cid, coordinators, max_bytes=MAX_MANIFEST_BYTES)
+        dataset = read_manifest(DatasetManifest, store.read_file(manifest.dataset_cid), signer=None)
+        for shard in dataset.heldout:
+            await fetch(carrier, store, shard.cid, coordinators, max_bytes=shard.size_bytes)
+    finally:
+        await carrier.close()
+    for part in manifest.stages:
+        if hashlib.sha256(store.read_file(part.cid)).hexdigest() != part.sha256:
+            raise HocketError(Code.MANIFEST_INVALID, f"the file of stage {part.stage} has another SHA-256 than the manifest says")
+    size = sum(part.size_bytes for part in manifest.stages) + sum(shard.size_bytes for shard in dataset.heldout)
+    names = [provider.peer_id for provider in [*coordinators, *workers]]
+    return Fetched(manifest, dataset, names, time.monotonic() - started, size)
+
+
+def export_checkpoint(order: Order, fetched: Fetched, store: BlockStore, state: Path) -> Path:
+    """Merge the stage files into an export folder `checkpoint/`."""
+    from protocol.tensors import read_checked
+    from tokenizer.codec import load_codec
+    from tts.config import ModelConfig
+    from tts.export import Card, write_export
+    from tts.stage_files import expected_tensors
+
+    manifest, dataset = fetched.manifest, fetched.dataset
+    config = ModelConfig.from_dict(manifest.model)
+    weights = {}
+    for part in manifest.stages:
+        path = state / f"stage-{part.stage}.safetensors"
+        store.export(part.cid, path)
+        weights.update(read_checked(path, expected_tensors(config, part.stage, len(manifest.stages))))
+    codec = load_codec(order.codec, n_codebooks=int(dataset.codec["n_codebooks"]))
+    described = codec.describe()
+    for name, value in described.items():
+        if name in dataset.codec and dataset.codec[name] != value:
+            raise HocketError(Code.CODEC_UNREADABLE, f"{order.codec} has {name} {value}, the dataset {dataset.codec[name]}")
+    codec_folder = state / "codec"
+    codec.save(codec_folder)
+    card = Card(
+        config=config,
+        phonemes=tuple(dataset.phonemes),
+        languages=tuple(dataset.languages),
+        speakers=tuple(dataset.speakers),
+        origin={
+            "run": manifest.run_id,
+            "round": manifest.round,
+            "version": manifest.version,
+            "cid": order.cid,
+            "licences": list(dataset.licences),
+        },
+    )
+    folder = Path(order.out) / "checkpoint"
+    write_export(folder, weights, card, codec_folder)
+    return folder
+
+
+async def finish(order: Order) -> Outcome:
+    """Carry out an order."""
+    import torch
+
+    from tokenizer.shards import read_shard
+    from tts.evaluate_loss import text_check
+    from tts.voice import Speaking, load_voice, write_speech
+
+    torch.set_num_threads(order.threads)
+    out = Path(order.out)
+    state = out / "visitor"
+    state.mkdir(parents=True, exist_ok=True)
+    store = BlockStore(state / "blocks")
+    fetched = await fetch_version(order, store, state)
+    voice = load_voice(export_checkpoint(order, fetched, store, state))
+    heldout = [row for shard in fetched.dataset.heldout for row in read_shard(store.read_file(shard.cid))]
+    if len(heldout) < 2:
+        raise HocketError(
+            Code.CORPUS_TOO_SMALL, f"{len(heldout)} held-out utterances, at least 2 are needed to shuffle their texts"
+        )
+    check = text_check([voice.stage], heldout, seed=order.seed, shuffles=order.shuffles)
+    # A sentence of middle length: neither a single word nor the longest of all.
+    text = order.text or sorted(heldout, key=lambda row: (int(row.n_frames), row.id))[len(heldout) // 2].text
+    spoken = write_speech(voice, text, out / "sample.wav", Speaking(seed=order.seed))
+    from simulations.plots import draw_losses, draw_spectrogram
+
+    draw_spectrogram(out / "spectrogram.png", spoken.samples, spoken.sample_rate, text)
+    draw_losses(out / "loss.png", order.losses)
+    return Outcome(
+        cid=order.cid,
+        version=fetched.manifest.version,
+        round=fetched.manifest.round,
+        signer=member_id(Ticket.decode(order.ticket).coordinator_key),
+        fetch_s=fetched.seconds,
+        fetched_bytes=fetched.size_bytes,
+        providers=fetched.providers,
+        loss_right_text=check.right,
+        loss_shuffled_text=list(check.shuffled),
+        reads_its_text=check.reads_its_text,
+        heldout_utterances=len(heldout),
+        text=text,
+        speech_s=spoken.seconds,
+        speaking_s=spoken.took_s,
+    )
+
+
+def main() -> None:
+    """Run as a child process: one JSON line on success, one error line otherwise."""
+    set_up_logging("WARNING")
+    try:
+        order = Order(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+        print(json.dumps(asdict(asyncio.run(finish(order)))), flush=True)
+    except HocketError as error:
+        sys.stderr.write(error.line() + "\n")
+        sys.exit(error.exit_code)
+
+
+def write_order(path: Path, order: Order) -> None:
+    """Write an order for `python -m simulations.finish`."""
+    atomic_write(path, json.dumps(asdict(order)).encode())
+
+
+if __name__ == "__main__":
+    main()
