@@ -71,7 +71,7 @@ class Codec(ABC):
         if array.ndim != 2 or not 1 <= array.shape[0] <= self.n_codebooks or array.shape[1] == 0 or array.dtype.kind not in "iu":
             raise HocketError(Code.CODEC_UNREADABLE, f"codes of shape {array.shape} are not [1..{self.n_codebooks}, T] integers")
         if int(array.min()) < 0 or int(array.max()) >= self.codebook_size:
-            raise HocketError(Code.CODEC_UNREADABLE, f"codes reach {int(array.max())}, this codec has {self.codebook_size} a book")
+            raise HocketError(Code.CODEC_UNREADABLE, f"codes {array.min()}..{array.max()} are not in 0..{self.codebook_size - 1}")
         return self._decode(array.astype(np.int64))
 
     @abstractmethod
@@ -114,7 +114,7 @@ def check_samples(wav: np.ndarray) -> np.ndarray:
     """`wav` as contiguous float32 [N]; AUDIO_UNREADABLE if it is not one channel of finite samples."""
     samples = np.asarray(wav)
     if samples.ndim != 1 or len(samples) == 0 or samples.dtype.kind != "f":
-        raise HocketError(Code.AUDIO_UNREADABLE, f"samples of shape {samples.shape} and type {samples.dtype} are not one channel of floats")
+        raise HocketError(Code.AUDIO_UNREADABLE, f"{samples.dtype} samples of shape {samples.shape} are not a channel of floats")
     samples = np.ascontiguousarray(samples, dtype=np.float32)
     if not np.isfinite(samples).all():
         raise HocketError(Code.AUDIO_UNREADABLE, "some samples are not finite")
@@ -153,8 +153,8 @@ def load_codec(spec: str | Path = SHIPPED, *, n_codebooks: int | None = None) ->
     """Load a codec.
 
     Args:
-        spec: "hocket-16k" (shipped), a folder that `save`, `hocket codec train` or transformers wrote, "meta-encodec:FILE"
-            (a safetensors file of Meta's own layout; needs the extra `encodec`), or the hub id of an EnCodec, Mimi or DAC.
+        spec: "hocket-16k" (shipped), a folder that `save`, `hocket codec train` or transformers wrote, the hub id of an
+            EnCodec, Mimi or DAC, or "meta-encodec:" before the folder or hub id of an EnCodec (the extra `encodec` runs it).
         n_codebooks: use only the first so many books.
 
     Raises:
@@ -163,7 +163,7 @@ def load_codec(spec: str | Path = SHIPPED, *, n_codebooks: int | None = None) ->
     if str(spec).startswith(META_PREFIX):
         from tokenizer.meta_encodec import MetaEncodec
 
-        return MetaEncodec.load(Path(str(spec).removeprefix(META_PREFIX)), n_codebooks=n_codebooks)
+        return MetaEncodec.load(str(spec).removeprefix(META_PREFIX), n_codebooks=n_codebooks)
     folder = shipped_folder() if str(spec) == SHIPPED else Path(spec)
     if folder.is_dir():
         config = read_config(folder)
@@ -172,9 +172,10 @@ def load_codec(spec: str | Path = SHIPPED, *, n_codebooks: int | None = None) ->
 
             return SmallCodec.load(folder, n_codebooks=n_codebooks)
         if config.get("model_type") not in TRANSFORMERS_TYPES:
-            raise HocketError(Code.CODEC_UNREADABLE, f"{folder / 'config.json'} is of none of {SMALL_FORMAT}, {', '.join(TRANSFORMERS_TYPES)}")
+            known = f"{SMALL_FORMAT}, {', '.join(TRANSFORMERS_TYPES)}"
+            raise HocketError(Code.CODEC_UNREADABLE, f"{folder / 'config.json'} is of none of {known}")
     elif isinstance(spec, Path) or spec.count("/") != 1 or spec.startswith((".", "/", "~")):
-        raise HocketError(Code.CODEC_UNREADABLE, f"{spec} is neither {SHIPPED}, a folder, nor a hub id like facebook/encodec_24khz")
+        raise HocketError(Code.CODEC_UNREADABLE, f"{spec} is neither {SHIPPED}, a folder, nor a hub id (owner/name)")
     from tokenizer.transformers_codec import TransformersCodec
 
     return TransformersCodec.load(folder if folder.is_dir() else str(spec), n_codebooks=n_codebooks)

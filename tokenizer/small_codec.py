@@ -35,19 +35,19 @@ class SmallCodecConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal["hocket-codec/1"] = SMALL_FORMAT  # type: ignore[assignment]
-    name: str = Field("hocket-16k", max_length=100)
-    sample_rate: int = Field(16000, ge=8000, le=48000)
-    hop: int = Field(320, ge=40, le=4096)
-    n_fft: int = Field(1280, ge=80, le=16384)
-    n_mels: int = Field(80, ge=8, le=256)
-    latent_dim: int = Field(64, ge=4, le=1024)
-    encoder_dim: int = Field(128, ge=8, le=1024)
-    encoder_layers: int = Field(4, ge=1, le=24)
-    decoder_dim: int = Field(256, ge=8, le=2048)
-    decoder_layers: int = Field(6, ge=1, le=24)
-    expansion: int = Field(3, ge=1, le=8)
-    n_codebooks: int = Field(8, ge=1, le=32)
-    codebook_size: int = Field(256, ge=2, le=65536)
+    name: str = Field(default="hocket-16k", max_length=100)
+    sample_rate: int = Field(default=16000, ge=8000, le=48000)
+    hop: int = Field(default=320, ge=40, le=4096)
+    n_fft: int = Field(default=1280, ge=80, le=16384)
+    n_mels: int = Field(default=80, ge=8, le=256)
+    latent_dim: int = Field(default=64, ge=4, le=1024)
+    encoder_dim: int = Field(default=128, ge=8, le=1024)
+    encoder_layers: int = Field(default=4, ge=1, le=24)
+    decoder_dim: int = Field(default=256, ge=8, le=2048)
+    decoder_layers: int = Field(default=6, ge=1, le=24)
+    expansion: int = Field(default=3, ge=1, le=8)
+    n_codebooks: int = Field(default=8, ge=1, le=32)
+    codebook_size: int = Field(default=256, ge=2, le=65536)
 
     @model_validator(mode="after")
     def _check(self) -> SmallCodecConfig:
@@ -75,8 +75,13 @@ def mel_filters(sample_rate: int, n_fft: int, n_mels: int) -> np.ndarray:
     return np.asarray(filters / filters.sum(axis=1, keepdims=True), dtype=np.float32)
 
 
+def mel_matrix(sample_rate: int, n_fft: int, n_mels: int) -> Tensor:
+    """`mel_filters` as the right factor of a product with magnitudes: float32 [n_fft // 2 + 1, n_mels]."""
+    return torch.from_numpy(mel_filters(sample_rate, n_fft, n_mels)).T.contiguous()
+
+
 class ConvNeXtBlock(nn.Module):
-    """Depthwise convolution over 7 frames, layer norm, a two-layer perceptron, a learnt scale, and a skip; [B, T, C] -> [B, T, C]."""
+    """Depthwise convolution over 7 frames, layer norm, a two-layer perceptron, a learnt scale, a skip; [B, T, C] -> [B, T, C]."""
 
     def __init__(self, dim: int, expansion: int, scale: float) -> None:
         super().__init__()
@@ -123,7 +128,7 @@ class SmallCodecNet(nn.Module):
         self.encoder = FrameNet(c.n_mels, c.encoder_dim, c.latent_dim, c.encoder_layers, c.expansion)
         self.decoder = FrameNet(c.latent_dim, c.decoder_dim, c.n_fft + 2, c.decoder_layers, c.expansion)
         self.register_buffer("codebooks", torch.randn(c.n_codebooks, c.codebook_size, c.latent_dim))
-        self.register_buffer("mel", torch.from_numpy(mel_filters(c.sample_rate, c.n_fft, c.n_mels)).T.contiguous(), persistent=False)
+        self.register_buffer("mel", mel_matrix(c.sample_rate, c.n_fft, c.n_mels), persistent=False)
         self.register_buffer("window", torch.hann_window(c.n_fft), persistent=False)
 
     def features(self, wav: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from common.errors import Code, HocketError
 from tokenizer.audio import audio_files, read_audio
-from tokenizer.small_codec import FLOOR, SmallCodec, SmallCodecConfig, SmallCodecNet, build_net, mel_filters, nearest
+from tokenizer.small_codec import FLOOR, SmallCodec, SmallCodecConfig, SmallCodecNet, build_net, mel_matrix, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,8 @@ class Voices:
         for folder in folders:
             files = audio_files(folder)
             if not files:
-                raise HocketError(Code.CORPUS_UNREADABLE, f"{folder} holds no recordings", remedy="give a folder of wav, flac or ogg files")
+                remedy = "give a folder of wav, flac or ogg files"
+                raise HocketError(Code.CORPUS_UNREADABLE, f"{folder} holds no recordings", remedy=remedy)
             clips = [read_audio(path, sample_rate) for path in files]
             self.clips.append([np.round(clip.clip(-1, 1) * 32767).astype(np.int16) for clip in clips])
             self.minutes[str(folder)] = sum(map(len, clips)) / sample_rate / 60
@@ -116,9 +117,9 @@ class Voices:
         bins = n_samples // 2 + 1
         kept = np.zeros(bins, np.complex128)
         kept[: min(bins, len(spectrum))] = spectrum[:bins]
-        crop = np.fft.irfft(kept, n_samples) * n_samples / source
-        peak = np.abs(crop).max()
-        return np.asarray(crop * (0.8 * draw.uniform(0.3, 1.1) / max(peak, 1e-3)), dtype=np.float32)
+        changed = np.fft.irfft(kept, n_samples) * n_samples / source
+        peak = float(np.abs(changed).max())
+        return np.asarray(changed * (0.8 * draw.uniform(0.3, 1.1) / max(peak, 1e-3)), dtype=np.float32)
 
 
 class SpectralLoss(nn.Module):
@@ -129,7 +130,7 @@ class SpectralLoss(nn.Module):
         self.sizes = [(256, 32), (512, 64), (1024, 80), (2048, 128)]
         for n_fft, n_mels in self.sizes:
             self.register_buffer(f"window{n_fft}", torch.hann_window(n_fft), persistent=False)
-            self.register_buffer(f"mel{n_fft}", torch.from_numpy(mel_filters(sample_rate, n_fft, n_mels)).T.contiguous(), persistent=False)
+            self.register_buffer(f"mel{n_fft}", mel_matrix(sample_rate, n_fft, n_mels), persistent=False)
 
     def forward(self, made: Tensor, wanted: Tensor) -> Tensor:
         """Mean over resolutions, scalar, of two signals [B, N]."""
@@ -283,7 +284,7 @@ def _train(
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * rate_factor(step, steps, settings.warmup_steps)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         norm = nn.utils.clip_grad_norm_(net.parameters(), 2.0)
         if not bool(torch.isfinite(norm)):
             raise HocketError(Code.NOT_FINITE, f"the training diverged at step {step}", remedy="use another --seed")
