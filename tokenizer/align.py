@@ -84,17 +84,25 @@ def mas(log_probs: NDArray[np.floating], n_frames: Ids, n_phonemes: Ids) -> NDAr
     return durations
 
 
-def beta_binomial(n_frames: int, n_phonemes: int) -> NDArray[np.float32]:
-    """Log of the prior over phonemes for each frame, float32 [T, P]: beta-binomial with n = P - 1, a = t, b = T + 1 - t."""
-    n = n_phonemes - 1
-    k = np.arange(n_phonemes, dtype=np.float64)
-    a = np.arange(1, n_frames + 1, dtype=np.float64)[:, None]
-    b = n_frames + 1 - a
-    log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
-    choose = math.lgamma(n + 1) - log_gamma(k + 1) - log_gamma(n - k + 1)
-    whole = log_gamma(a) + log_gamma(b) - log_gamma(a + b)
-    prior: NDArray[np.float32] = (choose + log_gamma(k + a) + log_gamma(n - k + b) - log_gamma(n + a + b) - whole).astype(np.float32)
-    return prior
+def beta_binomial(n_frames: Tensor, n_phonemes: Tensor) -> Tensor:
+    """Log of the prior over phonemes for each frame: beta-binomial with n = P - 1, a = t, b = T + 1 - t, t from 1.
+
+    Args:
+        n_frames, n_phonemes: int64 [B].
+
+    Returns:
+        float32 [B, max T, max P]; MASKED beyond an utterance's phonemes, 0 beyond its frames.
+    """
+    n = (n_phonemes - 1).double()[:, None, None]
+    total = n_frames.double()[:, None, None]
+    k = torch.arange(int(n_phonemes.max()), dtype=torch.float64)[None, None, :]
+    a = torch.arange(1, int(n_frames.max()) + 1, dtype=torch.float64)[None, :, None]
+    rest = (n - k).clamp_min(0)
+    b = (total + 1 - a).clamp_min(1)
+    choose = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
+    whole = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+    prior = choose + torch.lgamma(k + a) + torch.lgamma(rest + b) - torch.lgamma(n + a + b) - whole
+    return prior.masked_fill(a > total, 0.0).masked_fill(k > n, MASKED).float()
 
 
 def forward_sum(log_probs: Tensor, n_frames: Tensor, n_phonemes: Tensor) -> Tensor:
@@ -138,22 +146,31 @@ def _check(phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]]) -> 
             raise HocketError(Code.TOO_FEW_FRAMES, f"{len(frames)} frames for {len(ids)} phonemes")
 
 
+def _scores(queries: Tensor, keys: Tensor) -> Tensor:
+    """Minus the scaled squared distances [B, T, P], but for |q|^2, which is the same for all keys of a frame."""
+    return TEMPERATURE * (2 * queries @ keys.transpose(-1, -2) - keys.square().sum(-1).unsqueeze(-2))
+
+
 class Aligner:
     """A learnt alignment model; made by `learn_alignment`.
 
     Args:
-        tensors: its weights by name: `mean` and `scale` [D] of the features, and the two perceptrons.
+        tensors: its weights by name: `mean` and `scale` [D] of the features, `learnt` [V] (1 for the symbols that the
+            corpus has), and the two perceptrons.
     """
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
 
     @classmethod
-    def initial(cls, n_symbols: int, features: Sequence[NDArray[np.float32]], seed: int) -> Aligner:
-        """Random weights from `seed`, and the features' mean and deviation."""
+    def initial(
+        cls, n_symbols: int, phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]], seed: int
+    ) -> Aligner:
+        """Random weights from `seed`, the features' mean and deviation, and which symbols there are."""
         frames = np.concatenate(features).astype(np.float64)  # [sum T, D]
         generator = torch.Generator().manual_seed(seed)
         width = frames.shape[1]
+        learnt = np.bincount(np.concatenate(phonemes).astype(np.int64), minlength=n_symbols)
 
         def uniform(*shape: int) -> Tensor:
             bound = 1 / math.sqrt(math.prod(shape[1:]))
@@ -165,6 +182,7 @@ class Aligner:
         return cls({
             "mean": torch.tensor(frames.mean(axis=0), dtype=torch.float32),
             "scale": torch.tensor(frames.std(axis=0) + 1e-5, dtype=torch.float32),
+            "learnt": torch.tensor(learnt > 0, dtype=torch.float32),
             "symbols": torch.randn((n_symbols, HIDDEN), generator=generator).requires_grad_(),
             "key.1": uniform(HIDDEN, HIDDEN), "key.1.bias": zeros(HIDDEN),
             "key.2": uniform(SPACE, HIDDEN), "key.2.bias": zeros(SPACE),
@@ -173,26 +191,45 @@ class Aligner:
             "query.3": uniform(SPACE, HIDDEN), "query.3.bias": zeros(SPACE),
         })  # fmt: skip
 
-    def log_probs(self, batch: _Batch) -> Tensor:
-        """log p(phoneme | frame) float32 [B, T, P]; phonemes beyond an utterance's end get MASKED."""
+    def _keys(self, phonemes: Tensor) -> Tensor:
+        """[..., S] of phoneme ids [...]."""
         weights = self.tensors
-        keys = F.embedding(batch.phonemes, weights["symbols"])  # [B, P, H]
-        keys = F.linear(torch.relu(F.linear(keys, weights["key.1"], weights["key.1.bias"])), weights["key.2"], weights["key.2.bias"])
+        hidden = F.embedding(phonemes, weights["symbols"])
+        hidden = torch.relu(F.linear(hidden, weights["key.1"], weights["key.1.bias"]))
+        return F.linear(hidden, weights["key.2"], weights["key.2.bias"])
+
+    def _queries(self, batch: _Batch) -> Tensor:
+        """[B, T, S] of the frames."""
+        weights = self.tensors
         frames = (batch.features - weights["mean"]) / weights["scale"]
         inside = torch.arange(frames.shape[1])[None, :] < batch.n_frames[:, None]  # [B, T]
         frames = frames * inside[..., None]  # beyond its end an utterance sees zeros, whatever it is batched with
-        queries = torch.relu(F.conv1d(frames.transpose(1, 2), weights["query.1"], weights["query.1.bias"], padding=1)).transpose(1, 2)
-        queries = torch.relu(F.linear(queries, weights["query.2"], weights["query.2.bias"]))
-        queries = F.linear(queries, weights["query.3"], weights["query.3.bias"])  # [B, T, S]
-        # |q|^2 is the same for all phonemes of a frame, so the softmax does without it.
-        scores = TEMPERATURE * (2 * queries @ keys.transpose(1, 2) - keys.square().sum(-1)[:, None])  # [B, T, P]
-        beyond = torch.arange(keys.shape[1])[None, :] >= batch.n_phonemes[:, None]  # [B, P]
+        hidden = F.conv1d(frames.transpose(1, 2), weights["query.1"], weights["query.1.bias"], padding=1)
+        hidden = torch.relu(F.linear(torch.relu(hidden).transpose(1, 2), weights["query.2"], weights["query.2.bias"]))
+        return F.linear(hidden, weights["query.3"], weights["query.3.bias"])
+
+    def log_probs(self, batch: _Batch) -> Tensor:
+        """log p(place in the text | frame) float32 [B, T, P]; places beyond an utterance's end get MASKED."""
+        scores = _scores(self._queries(batch), self._keys(batch.phonemes))
+        beyond = torch.arange(batch.phonemes.shape[1])[None, :] >= batch.n_phonemes[:, None]  # [B, P]
         return F.log_softmax(scores.masked_fill(beyond[:, None], MASKED), dim=-1)
+
+    def symbol_log_probs(self, batch: _Batch) -> Tensor:
+        """log p(symbol | frame) float32 [B, T, V] over the symbols that the aligner has learnt and those of the utterance."""
+        inventory = torch.arange(len(self.tensors["symbols"]))
+        scores = _scores(self._queries(batch), self._keys(inventory))
+        present = F.one_hot(batch.phonemes, len(inventory)).sum(1) > 0  # [B, V]
+        allowed = present | (self.tensors["learnt"] > 0)
+        allowed[:, 0] = False
+        return F.log_softmax(scores.masked_fill(~allowed[:, None], MASKED), dim=-1)
 
     def align_all(
         self, phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]]
     ) -> list[tuple[NDArray[np.uint16], float]]:
-        """(durations uint16 [P], score) of each utterance; the score is the mean log probability a frame along its path.
+        """(durations uint16 [P], score) of each utterance.
+
+        The score is the mean over the frames of log p(symbol | frame) along the path. (Not of p(place | frame): that shrinks
+        as a text grows, for a frame cannot tell the places of one symbol apart.)
 
         Args:
             phonemes: ids [P] of each utterance.
@@ -216,10 +253,11 @@ class Aligner:
             batch = _pad([phonemes[index] for index in chosen], [features[index] for index in chosen])
             with torch.no_grad():
                 log_probs = self.log_probs(batch).numpy()
+                symbols = self.symbol_log_probs(batch).numpy()
             durations = mas(log_probs, batch.n_frames.numpy(), batch.n_phonemes.numpy())
             for row, index in enumerate(chosen):
                 path = durations[row, : len(phonemes[index])]
-                on_path = log_probs[row, np.arange(len(features[index])), np.repeat(np.arange(len(path)), path)]
+                on_path = symbols[row, np.arange(len(features[index])), np.repeat(phonemes[index].astype(np.int64), path)]
                 results[index] = (path.astype(np.uint16), float(on_path.mean()))
             start = stop
         return [result for result in results if result is not None]
@@ -255,7 +293,8 @@ def learn_alignment(
         raise HocketError(Code.CORPUS_TOO_SMALL, "no utterance to learn an alignment from")
     _check(phonemes, features)
     use_prior = len(phonemes) >= PRIOR_FROM_CLIPS if prior is None else prior
-    aligner = Aligner.initial(n_symbols or int(max(int(np.max(ids)) for ids in phonemes)) + 1, features, seed)
+    size = n_symbols or max(int(np.max(ids)) for ids in phonemes) + 1
+    aligner = Aligner.initial(size, phonemes, features, seed)
     trained = [tensor for tensor in aligner.tensors.values() if tensor.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=(0.9, 0.98))
     draw = np.random.default_rng(seed)
@@ -267,7 +306,7 @@ def learn_alignment(
         batch = _pad([phonemes[index] for index in chosen], [features[index] for index in chosen])
         log_probs = aligner.log_probs(batch)
         if use_prior:
-            log_probs = F.log_softmax(log_probs + _prior(batch), dim=-1)
+            log_probs = F.log_softmax(log_probs + beta_binomial(batch.n_frames, batch.n_phonemes), dim=-1)
         with torch.no_grad():
             durations = mas(log_probs.numpy(), batch.n_frames.numpy(), batch.n_phonemes.numpy())
         loss = forward_sum(log_probs, batch.n_frames, batch.n_phonemes).mean()
@@ -279,15 +318,6 @@ def learn_alignment(
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
     return Aligner({name: tensor.detach() for name, tensor in aligner.tensors.items()})
-
-
-def _prior(batch: _Batch) -> Tensor:
-    """The prior of each utterance, float32 [B, T, P]; MASKED beyond its phonemes."""
-    prior = torch.full((len(batch.n_frames), batch.features.shape[1], batch.phonemes.shape[1]), MASKED)
-    for row, (frames, phonemes) in enumerate(zip(batch.n_frames.tolist(), batch.n_phonemes.tolist(), strict=True)):
-        prior[row, :frames, :phonemes] = torch.from_numpy(beta_binomial(frames, phonemes))
-        prior[row, frames:, :phonemes] = 0.0
-    return prior
 
 
 def binarisation(log_probs: Tensor, durations: NDArray[np.int64]) -> Tensor:

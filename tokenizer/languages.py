@@ -53,7 +53,8 @@ def check_language(tag: str) -> str:
     except ValueError as error:  # langcodes' own error is a ValueError
         raise _refuse(tag, "is not a language tag", "use a BCP 47 tag, such as en-US, ja or pt-BR") from error
     language = langcodes.Language.get(canonical)
-    if not valid or canonical.startswith("x-") or language.language in (None, *NO_LANGUAGE) or language.private or language.extensions:
+    extended = canonical.startswith("x-") or language.private or language.extensions
+    if not valid or extended or language.language in (None, *NO_LANGUAGE):
         if country_language and country_language != language.language:
             raise _refuse(tag, "is a country, not a language", f"use {country_language}")
         raise _refuse(tag, "names no language", "use a BCP 47 tag, such as en-US, ja or pt-BR")

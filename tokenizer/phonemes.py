@@ -47,7 +47,9 @@ _TYPOGRAPHY = [
 # Signs that stand alone are read by their name, as in "press # to go on".
 _NAMED_SIGNS = {"*": "star", "#": "pound", "@": "at", "+": "plus", "=": "equals", "/": "slash"}
 _SIGN_ALONE = re.compile(r"(?:(?<=\s)|^)([*#@+=/])(?=[\s.,;:!?]|$)")
-_LETTERS = str.maketrans({"ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "đ": "d", "ł": "l", "Ł": "L"})
+_LETTERS = str.maketrans(
+    {"ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "đ": "d", "ł": "l", "Ł": "L"}
+)
 
 
 class PhonemeInventory:

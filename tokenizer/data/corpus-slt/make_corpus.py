@@ -286,7 +286,7 @@ def speak(text: str, wav: Path) -> list[tuple[str, str]]:
     return [(phone, end) for phone, end in (entry.rsplit(":", 1) for entry in printed.split())]
 
 
-def ogg_checksum(page: bytes) -> int:
+def ogg_checksum(page: bytes | bytearray) -> int:
     """CRC-32 of an Ogg page (RFC 3533): polynomial 04c11db7, most significant bit first, start value 0."""
     register = 0
     for byte in page:

@@ -1,0 +1,143 @@
+"""The dataset as a worker sees it: utterances by position of an epoch, from shards that are checked before they are used."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from common.errors import Code, HocketError
+from protocol.content import cid_of
+from protocol.manifest import DatasetManifest, ShardEntry
+from tokenizer.order import sample_at
+from tokenizer.shards import MAX_SHARD_BYTES, Utterance, read_shard
+
+DEFAULT_CACHE_BYTES = 256 * 2**20
+
+
+@dataclass
+class _Cache:
+    """Decoded shards, the least recently used one dropped first."""
+
+    max_bytes: int
+    shards: OrderedDict[str, list[Utterance]] = field(default_factory=OrderedDict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def get(self, cid: str) -> list[Utterance] | None:
+        if cid in self.shards:
+            self.shards.move_to_end(cid)
+        return self.shards.get(cid)
+
+    def put(self, cid: str, rows: list[Utterance]) -> None:
+        self.shards[cid] = rows
+        self.sizes[cid] = sum(row.size_bytes for row in rows)
+        while len(self.shards) > 1 and sum(self.sizes.values()) > self.max_bytes:
+            oldest, _ = self.shards.popitem(last=False)
+            del self.sizes[oldest]
+
+
+def check_shard(entry: ShardEntry, data: bytes, manifest: DatasetManifest) -> list[Utterance]:
+    """The utterances of a shard whose bytes, rows and frames are those that the manifest names.
+
+    Raises:
+        HocketError: SHARD_DAMAGED with what does not fit.
+    """
+    if len(data) != entry.size_bytes or cid_of(data) != entry.cid:
+        raise HocketError(Code.SHARD_DAMAGED, f"{entry.cid}: its bytes are others")
+    codec = manifest.codec
+    rows = read_shard(data, codebook_size=int(codec["codebook_size"]), n_symbols=len(manifest.phonemes))
+    if len(rows) != entry.rows or sum(row.n_frames for row in rows) != entry.frames:
+        raise HocketError(Code.SHARD_DAMAGED, f"{entry.cid}: its rows or frames are not as many as the manifest says")
+    if any(row.codes.shape[0] != int(codec["n_codebooks"]) for row in rows):
+        raise HocketError(Code.SHARD_DAMAGED, f"{entry.cid}: a row has not {codec['n_codebooks']} codebooks")
+    return rows
+
+
+class DatasetReader:
+    """Utterances of a dataset in the order of a run.
+
+    Args:
+        manifest: of the dataset, already verified.
+        get_bytes: gives a shard's bytes by its CID; whatever it gives is checked here.
+        cache_bytes: of decoded shards that are kept. The shard in use is kept whatever its size.
+
+    Raises:
+        HocketError: MANIFEST_INVALID if the manifest lacks what a reader needs.
+    """
+
+    def __init__(
+        self,
+        manifest: DatasetManifest,
+        get_bytes: Callable[[str], Awaitable[bytes]],
+        *,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        for name in ("n_codebooks", "codebook_size"):
+            if not isinstance(manifest.codec.get(name), int):
+                raise HocketError(Code.MANIFEST_INVALID, f"the codec of the dataset has no {name}")
+        for entry in [*manifest.shards, *manifest.heldout]:
+            if entry.size_bytes > MAX_SHARD_BYTES:
+                raise HocketError(Code.MANIFEST_INVALID, f"shard {entry.cid} has {entry.size_bytes} bytes")
+        self._manifest = manifest
+        self._get_bytes = get_bytes
+        self._cache = _Cache(cache_bytes)
+        self._ends = list(accumulate(entry.rows for entry in manifest.shards))
+        self._loading: dict[str, asyncio.Task[list[Utterance]]] = {}
+
+    def __len__(self) -> int:
+        """Training utterances, held-out ones not counted: positions of an epoch run from 0 to this."""
+        return self._ends[-1] if self._ends else 0
+
+    async def utterances(self, epoch: int, start: int, stop: int, seed: int) -> list[Utterance]:
+        """The utterances at positions [start, stop) of an epoch, in that order.
+
+        Raises:
+            HocketError: SHARD_DAMAGED, and what `get_bytes` raises.
+            ValueError: a position beyond the epoch.
+        """
+        if not 0 <= start <= stop <= len(self):
+            raise ValueError(f"positions {start}..{stop} are not in an epoch of {len(self)}")
+        places: list[tuple[int, int]] = []
+        for position in range(start, stop):
+            index = sample_at(seed, epoch, position, len(self))
+            shard = bisect.bisect_right(self._ends, index)
+            places.append((shard, index - (self._ends[shard - 1] if shard else 0)))
+        found: dict[tuple[int, int], Utterance] = {}
+        for shard in sorted({shard for shard, _ in places}):
+            rows = await self._load(self._manifest.shards[shard])
+            found.update({place: rows[place[1]] for place in places if place[0] == shard})
+        return [found[place] for place in places]
+
+    async def heldout(self) -> list[Utterance]:
+        """The held-out utterances, in the order of the manifest: never trained on."""
+        return await self._all(self._manifest.heldout)
+
+    async def everything(self) -> list[Utterance]:
+        """All training utterances, in the order of the manifest."""
+        return await self._all(self._manifest.shards)
+
+    async def _all(self, entries: Iterable[ShardEntry]) -> list[Utterance]:
+        rows: list[Utterance] = []
+        for entry in entries:
+            rows += await self._load(entry)
+        return rows
+
+    async def _load(self, entry: ShardEntry) -> list[Utterance]:
+        """The rows of a shard; several callers that want it at once share one fetch."""
+        cached = self._cache.get(entry.cid)
+        if cached is not None:
+            return cached
+        task = self._loading.get(entry.cid)
+        if task is None:
+            task = asyncio.ensure_future(self._fetch(entry))
+            self._loading[entry.cid] = task
+            task.add_done_callback(lambda _: self._loading.pop(entry.cid, None))
+        return await asyncio.shield(task)
+
+    async def _fetch(self, entry: ShardEntry) -> list[Utterance]:
+        rows = check_shard(entry, await self._get_bytes(entry.cid), self._manifest)
+        self._cache.put(entry.cid, rows)
+        return rows

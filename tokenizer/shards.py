@@ -1,0 +1,254 @@
+"""Shards: tokenised utterances in Parquet, one row each, `hocket-shard/1`.
+
+A shard that comes from a peer is first checked against its CID by the reader; here its declared sizes are checked before
+anything is decompressed, and every row before it is given out. No torch.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from common.errors import Code, HocketError
+from common.files import atomic_write
+
+FORMAT = "hocket-shard/1"
+ROW_GROUP_BYTES = 2**20
+MAX_SHARD_BYTES = 256 * 2**20  # decompressed; larger ones are refused before they are read
+COMPRESSION = "zstd"
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One tokenised utterance.
+
+    Args:
+        id: of the clip, unique in its dataset.
+        text: as the corpus has it. spoken: as it is said.
+        phonemes: ids uint16 [P]. durations: frames a phoneme uint16 [P], summing to n_frames.
+        word_starts: uint8 [P], 1 at the first phoneme of a word.
+        align_score: mean log probability a frame of the alignment; near 0 is good.
+        language: BCP 47. speaker: name. licence: of the recording.
+        codes: uint16 [K, T]. n_frames: T.
+        speaker_embedding: float32 [E] of length 1, or None.
+    """
+
+    id: str
+    text: str
+    spoken: str
+    phonemes: NDArray[np.uint16]
+    durations: NDArray[np.uint16]
+    word_starts: NDArray[np.uint8]
+    align_score: float
+    language: str
+    speaker: str
+    codes: NDArray[np.uint16]
+    n_frames: int
+    speaker_embedding: NDArray[np.float32] | None
+    licence: str
+
+    def check(self) -> None:
+        """SHARD_DAMAGED if lengths and sums do not fit each other."""
+        p = len(self.phonemes)
+        frames = self.n_frames
+        if self.codes.ndim != 2 or self.codes.shape[0] == 0 or self.codes.shape[1] != frames or frames == 0:
+            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: codes {self.codes.shape} for {frames} frames")
+        if p == 0 or len(self.durations) != p or len(self.word_starts) != p or not self.phonemes.all():
+            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: phonemes, durations and word starts do not belong together")
+        if int(self.durations.sum(dtype=np.int64)) != frames or not self.durations.all():
+            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: durations do not sum to {frames} frames, or one is 0")
+        if not np.isfinite(self.align_score):
+            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: its alignment score is not finite")
+        if self.speaker_embedding is not None and not np.isfinite(self.speaker_embedding).all():
+            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: its speaker embedding is not finite")
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly what the row takes in memory."""
+        embedding = 0 if self.speaker_embedding is None else self.speaker_embedding.nbytes
+        arrays = self.codes.nbytes + self.phonemes.nbytes + self.durations.nbytes + self.word_starts.nbytes
+        return arrays + embedding + len(self.text) + len(self.spoken) + 256
+
+
+def _schema(embedding_size: int) -> pa.Schema:
+    fields = [
+        ("id", pa.string()),
+        ("text", pa.string()),
+        ("spoken", pa.string()),
+        ("phonemes", pa.list_(pa.uint16())),
+        ("durations", pa.list_(pa.uint16())),
+        ("word_starts", pa.list_(pa.uint8())),
+        ("align_score", pa.float32()),
+        ("language", pa.string()),
+        ("speaker", pa.string()),
+        ("codes", pa.list_(pa.uint16())),
+        ("n_frames", pa.uint32()),
+        ("speaker_embedding", pa.list_(pa.float32(), embedding_size)),
+        ("licence", pa.string()),
+    ]
+    return pa.schema(fields, metadata={"format": FORMAT})
+
+
+def shard_bytes(rows: Sequence[Utterance]) -> bytes:
+    """A shard with these rows; the same rows give the same bytes (for one version of pyarrow).
+
+    Raises:
+        HocketError: SHARD_DAMAGED if a row is not consistent; CORPUS_TOO_SMALL without rows.
+    """
+    if not rows:
+        raise HocketError(Code.CORPUS_TOO_SMALL, "a shard without utterances")
+    for row in rows:
+        row.check()
+    sizes = {len(row.speaker_embedding) for row in rows if row.speaker_embedding is not None}
+    if len(sizes) > 1:
+        raise HocketError(Code.SHARD_DAMAGED, f"speaker embeddings of {sorted(sizes)} numbers in one shard")
+    schema = _schema(sizes.pop() if sizes else 1)
+    stream = io.BytesIO()
+    with pq.ParquetWriter(stream, schema, compression=COMPRESSION, use_dictionary=["language", "speaker", "licence"]) as writer:
+        start = 0
+        while start < len(rows):
+            stop, size = start, 0
+            while stop < len(rows) and (stop == start or size + rows[stop].size_bytes <= ROW_GROUP_BYTES):
+                size += rows[stop].size_bytes
+                stop += 1
+            writer.write_table(_table(rows[start:stop], schema), row_group_size=stop - start)
+            start = stop
+    return stream.getvalue()
+
+
+def _table(rows: Sequence[Utterance], schema: pa.Schema) -> pa.Table:
+    columns = {
+        "phonemes": [row.phonemes for row in rows],
+        "durations": [row.durations for row in rows],
+        "word_starts": [row.word_starts for row in rows],
+        "codes": [np.ascontiguousarray(row.codes).reshape(-1) for row in rows],
+        "speaker_embedding": [row.speaker_embedding for row in rows],
+    }
+    arrays = [
+        pa.array(columns.get(field.name) or [getattr(row, field.name) for row in rows], type=field.type) for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def write_shard(path: Path, rows: Sequence[Utterance]) -> int:
+    """Write a shard whole or not at all; its size in bytes. Raises what `shard_bytes` does, DISK_FULL, STATE_UNREADABLE."""
+    data = shard_bytes(rows)
+    atomic_write(path, data)
+    return len(data)
+
+
+def read_shard(source: bytes | memoryview | Path, *, codebook_size: int = 65536, n_symbols: int = 65536) -> list[Utterance]:
+    """The utterances of a shard, each checked.
+
+    Args:
+        source: bytes of a shard, or its path.
+        codebook_size, n_symbols: codes and phoneme ids must be below these.
+
+    Raises:
+        HocketError: SHARD_DAMAGED with the reason.
+    """
+    try:
+        data = source.read_bytes() if isinstance(source, Path) else source
+        file = pq.ParquetFile(pa.BufferReader(data))
+        _check_header(file)
+        table = file.read()
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise HocketError(Code.SHARD_DAMAGED, f"it is not a readable Parquet file ({str(error)[:120]})") from error
+    rows = [_utterance(row) for row in _rows(table)]
+    for row in rows:
+        row.check()
+        if int(row.codes.max()) >= codebook_size or int(row.phonemes.max()) >= n_symbols:
+            raise HocketError(Code.SHARD_DAMAGED, f"{row.id}: a code or phoneme id is out of range")
+    return rows
+
+
+def _check_header(file: pq.ParquetFile) -> None:
+    metadata, schema = file.metadata, file.schema_arrow
+    if (schema.metadata or {}).get(b"format") != FORMAT.encode():
+        raise HocketError(Code.SHARD_DAMAGED, f"it is not of the format {FORMAT}")
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    if sum(group.total_byte_size for group in groups) > MAX_SHARD_BYTES:
+        raise HocketError(Code.SHARD_DAMAGED, f"it says to hold more than {MAX_SHARD_BYTES} bytes")
+    embedding = schema.field("speaker_embedding").type if "speaker_embedding" in schema.names else None
+    size = embedding.list_size if isinstance(embedding, pa.FixedSizeListType) else 0
+    if size < 1 or not schema.equals(_schema(size), check_metadata=False):
+        raise HocketError(Code.SHARD_DAMAGED, f"its columns are not those of {FORMAT}")
+
+
+def _rows(table: pa.Table) -> list[dict[str, object]]:
+    """Rows as dictionaries, lists as numpy arrays; a null where none belongs is refused."""
+    columns: dict[str, list[object]] = {}
+    for name in table.schema.names:
+        column = table.column(name)
+        if name != "speaker_embedding" and column.null_count:
+            raise HocketError(Code.SHARD_DAMAGED, f"the column {name} has empty rows")
+        if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
+            columns[name] = [None if cell.as_py() is None else _array(cell) for cell in column]
+        else:
+            columns[name] = column.to_pylist()
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _array(cell: pa.ListScalar) -> NDArray[np.generic]:
+    if cell.values.null_count:
+        raise HocketError(Code.SHARD_DAMAGED, "a list has an empty place")
+    array: NDArray[np.generic] = cell.values.to_numpy(zero_copy_only=False).copy()
+    return array
+
+
+def _utterance(row: dict[str, object]) -> Utterance:
+    codes, frames = row["codes"], row["n_frames"]
+    if not isinstance(codes, np.ndarray) or not isinstance(frames, int) or frames == 0 or len(codes) == 0 or len(codes) % frames:
+        raise HocketError(Code.SHARD_DAMAGED, f"{row['id']}: its codes are not a whole number of books")
+    return Utterance(**{**row, "codes": codes.reshape(-1, frames)})  # type: ignore[arg-type]  # the schema has been checked
+
+
+def shuffled_text(utterances: Sequence[Utterance], seed: int) -> list[Utterance]:
+    """The same codes, each with the text of another utterance: what a model that reads its text must find harder.
+
+    The other text's durations are scaled so that they sum to the codes' frames, each at least 1.
+
+    Args:
+        utterances: at least two that differ in phonemes.
+        seed: of the pairing; other seeds give other pairings.
+
+    Raises:
+        HocketError: CORPUS_TOO_SMALL if an utterance finds no other text with no more phonemes than it has frames.
+    """
+    order = [int(index) for index in np.random.default_rng(seed).permutation(len(utterances))]
+    result: list[Utterance | None] = [None] * len(order)
+    for place, index in enumerate(order):
+        own = utterances[index]
+        for step in range(1, len(order)):
+            other = utterances[order[(place + step) % len(order)]]
+            if len(other.phonemes) <= own.n_frames and not np.array_equal(other.phonemes, own.phonemes):
+                result[index] = replace(
+                    own,
+                    text=other.text,
+                    spoken=other.spoken,
+                    phonemes=other.phonemes,
+                    word_starts=other.word_starts,
+                    durations=rescale(other.durations, own.n_frames),
+                )
+                break
+        else:
+            raise HocketError(Code.CORPUS_TOO_SMALL, f"no other text fits the {own.n_frames} frames of {own.id}")
+    return [utterance for utterance in result if utterance is not None]
+
+
+def rescale(durations: NDArray[np.uint16], n_frames: int) -> NDArray[np.uint16]:
+    """Durations in about the same proportions that sum to `n_frames`, each at least 1; ValueError if there are more of them."""
+    p = len(durations)
+    if p > n_frames or p == 0:
+        raise ValueError(f"{p} durations cannot share {n_frames} frames")
+    ends = np.cumsum(durations, dtype=np.int64)
+    # Each gets one frame; the rest is shared in proportion, rounded at the ends so that the sum is exact.
+    shared = ends * (n_frames - p) // ends[-1] + np.arange(1, p + 1)
+    return np.diff(shared, prepend=0).astype(np.uint16)
