@@ -119,7 +119,7 @@ def is_loopback(multiaddr: str) -> bool:
 class Daemon:
     """A running `p2pd` and its control connection. Make it with `start`, end it with `close`."""
 
-    def __init__(self, p2p: P2P, sockets: Path) -> None:
+    def __init__(self, p2p: P2P, sockets: _SocketDirectory) -> None:
         self._p2p = p2p
         self._sockets = sockets
         self._closing = False
@@ -142,9 +142,9 @@ class Daemon:
         for address in (*listen, *options.announce):
             parse_multiaddr(address)
         with contextlib.ExitStack() as undo:
-            sockets = _socket_directory(state_dir)
-            undo.callback(shutil.rmtree, sockets, ignore_errors=True)
-            kind: type[P2P] = type("P2PInOwnDirectory", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{sockets}/"})
+            sockets = _SocketDirectory(state_dir)
+            undo.callback(sockets.remove)
+            kind: type[P2P] = type("P2PInOwnDirectory", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{sockets.path}/"})
             create = kind.create(
                 initial_peers=None,
                 announce_maddrs=list(options.announce) or None,
@@ -262,27 +262,34 @@ class Daemon:
             logger.warning("the libp2p daemon does not end; it is killed")
             self._p2p._child.kill()
         await self._watching
-        await asyncio.to_thread(shutil.rmtree, self._sockets, ignore_errors=True)
+        await asyncio.to_thread(self._sockets.remove)
 
 
-def _socket_directory(state_dir: Path) -> Path:
-    """A fresh directory for our sockets: inside the state directory if the path is short enough for a socket, else in /tmp.
+class _SocketDirectory:
+    """A fresh directory for our sockets: inside the state directory if that path is short enough for a socket, else in /tmp.
 
-    What an earlier process of the same state directory left behind when it was killed goes first.
+    In that case a link in the state directory leads there. What an earlier process of the same state directory left
+    behind when it was killed goes first.
     """
-    base = state_dir.resolve() / "sockets"
-    try:
-        if base.is_symlink():
-            shutil.rmtree(base.readlink(), ignore_errors=True)
-            base.unlink()
-        shutil.rmtree(base, ignore_errors=True)
-        longest = base / "p2pclient-0123456789012345.sock"
-        if len(os.fsencode(longest)) <= MAX_SOCKET_PATH_BYTES:
-            base.mkdir(parents=True, mode=0o700)
-            return base
-        state_dir.mkdir(parents=True, exist_ok=True)
-        short = Path(tempfile.mkdtemp(prefix="hocket-", dir="/tmp"))
-        base.symlink_to(short)
-        return short
-    except OSError as error:
-        raise disk_error(error, base) from error
+
+    def __init__(self, state_dir: Path) -> None:
+        self._place = state_dir.resolve() / "sockets"
+        try:
+            self.remove()
+            longest = self._place / "p2pclient-0123456789012345.sock"
+            if len(os.fsencode(longest)) <= MAX_SOCKET_PATH_BYTES:
+                self._place.mkdir(parents=True, mode=0o700)
+                self.path = self._place
+                return
+            state_dir.mkdir(parents=True, exist_ok=True)
+            self.path = Path(tempfile.mkdtemp(prefix="hocket-", dir="/tmp"))
+            self._place.symlink_to(self.path)
+        except OSError as error:
+            raise disk_error(error, self._place) from error
+
+    def remove(self) -> None:
+        if self._place.is_symlink():
+            shutil.rmtree(self._place.readlink(), ignore_errors=True)
+            self._place.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(self._place, ignore_errors=True)

@@ -28,10 +28,10 @@ async def run(args: argparse.Namespace) -> None:
         HocketError: what `LibP2PCarrier.create` raises; CARRIER_FAILED when the daemon dies; OPTION_INVALID if standard
             input is no pipe.
     """
-    from swarm.daemon import LibP2POptions  # here: a usage error should not wait for torch
+    parent = await _standard_input()
+    from swarm.daemon import LibP2POptions  # here, since it imports torch: a usage error should not wait for that
     from swarm.libp2p import LibP2PCarrier
 
-    parent = await _standard_input()
     state: Path = args.state
     carrier = await LibP2PCarrier.create(
         state / "peer.key",

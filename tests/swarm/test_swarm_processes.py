@@ -1,0 +1,345 @@
+"""Real processes, real daemons: what happens when one of them dies, freezes, moves, or was never there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.errors import EXIT_NETWORK, EXIT_USAGE, Code, HocketError
+from swarm.block_service import fetch
+from swarm.blocks import BlockStore
+from swarm.carrier import Message, PeerAddress
+from swarm.daemon import LibP2POptions
+from swarm.libp2p import LibP2PCarrier
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+QUICK = LibP2POptions(dial_timeout_s=3.0, bootstrap_attempts=2, bootstrap_wait_s=0.1)
+
+
+class Peer:
+    """A child process that prints one JSON line when it is up."""
+
+    def __init__(self, *command: str) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.kill()
+            raise AssertionError(self.process.communicate()[1].decode())
+        self.told = json.loads(line)
+        self.address = PeerAddress.from_multiaddrs(self.told["multiaddrs"])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """A serving peer for the tests that leave it alive."""
+    with serving_peer(tmp_path_factory.mktemp("peer")) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def serving_peer(state: Path, listen: str = LOOPBACK, *bootstrap: str) -> Iterator[Peer]:
+    peer = Peer(str(Path(__file__).with_name("serving_peer.py")), str(state), listen, *bootstrap)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+@contextlib.asynccontextmanager
+async def carrier_in(state: Path, *bootstrap: str, options: LibP2POptions | None = None) -> AsyncIterator[LibP2PCarrier]:
+    carrier = await LibP2PCarrier.create(
+        state / "peer.key", bootstrap=bootstrap, listen=[LOOPBACK], state_dir=state, options=options
+    )
+    try:
+        yield carrier
+    finally:
+        await carrier.close()
+
+
+async def failure(carrier: LibP2PCarrier, peer: PeerAddress, protocol: str, *, silence_s: float = 20.0) -> tuple[Code, float]:
+    start = time.monotonic()
+    with pytest.raises(HocketError) as caught:
+        await carrier.call(peer, protocol, Message(b""), silence_s=silence_s, deadline_s=60.0)
+    return caught.value.code, time.monotonic() - start
+
+
+def gone(pid: int) -> bool:
+    """True once no such process runs; a dead child of another process may still be listed as a zombie."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return status.rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_until_gone(pid: int, within_s: float) -> float:
+    start = time.monotonic()
+    while not gone(pid):
+        assert time.monotonic() - start < within_s, f"process {pid} is still there"
+        time.sleep(0.05)
+    return time.monotonic() - start
+
+
+def test_a_peer_killed_in_the_middle_of_its_answer(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with carrier_in(tmp_path / "own") as carrier:
+            await carrier.call(peer.address, "echo", Message(b"x"), silence_s=10, deadline_s=20)
+            code, after_s = await failure(carrier, peer.address, "die")
+            assert code is Code.STREAM_BROKEN
+            assert after_s < 10
+            assert peer.process.wait(10) == -signal.SIGKILL
+
+    with serving_peer(tmp_path / "peer") as peer:
+        asyncio.run(work())
+        wait_until_gone(peer.told["daemon_pid"], 15)
+
+
+def test_a_peer_killed_while_it_works(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with carrier_in(tmp_path / "own") as carrier:
+            calling = asyncio.create_task(failure(carrier, peer.address, "hold"))
+            await carrier.call(peer.address, "echo", Message(b"x"), silence_s=10, deadline_s=20)
+            while not carrier.traffic.requests["hold"]:
+                await asyncio.sleep(0.01)
+            start = time.monotonic()
+            peer.process.kill()
+            assert (await calling)[0] is Code.STREAM_BROKEN
+            assert time.monotonic() - start < 3
+            code, after_s = await failure(carrier, peer.address, "echo")
+            assert code in (Code.PEER_UNREACHABLE, Code.STREAM_BROKEN)  # its daemon may outlive it by a moment
+            assert after_s < 10
+
+    with serving_peer(tmp_path / "peer") as peer:
+        asyncio.run(work())
+
+
+@pytest.mark.parametrize("daemon_too", [False, True])
+def test_a_frozen_peer_is_silent_and_comes_back(tmp_path: Path, peer: Peer, daemon_too: bool) -> None:
+    async def work() -> None:
+        async with carrier_in(tmp_path / "own") as carrier:
+            await carrier.call(peer.address, "echo", Message(b"x"), silence_s=10, deadline_s=20)
+            pids = [peer.process.pid, *([peer.told["daemon_pid"]] if daemon_too else [])]
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            for protocol in ("echo", "hold"):  # over the stream that is open, and over a new one
+                code, after_s = await failure(carrier, peer.address, protocol, silence_s=1.0)
+                assert code is Code.PEER_SILENT
+                assert 1.0 <= after_s < 4
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            answer = await carrier.call(peer.address, "echo", Message(b"back"), silence_s=10, deadline_s=20)
+            assert answer.head == b"back"
+
+    asyncio.run(work())
+
+
+def test_a_peer_restarted_at_another_port_is_reached_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with carrier_in(tmp_path / "own") as carrier:
+            with serving_peer(tmp_path / "peer") as peer:
+                await carrier.call(peer.address, "echo", Message(b"x"), silence_s=10, deadline_s=20)
+                peer.process.kill()
+                await asyncio.to_thread(wait_until_gone, peer.told["daemon_pid"], 15)
+                code, _ = await failure(carrier, peer.address, "echo")
+                assert code is Code.PEER_UNREACHABLE
+            with serving_peer(tmp_path / "peer") as again:
+                assert again.address.peer_id == peer.address.peer_id
+                assert again.address.multiaddrs != peer.address.multiaddrs
+                answer = await carrier.call(again.address, "echo", Message(b"again"), silence_s=10, deadline_s=20)
+                assert answer.head == b"again"
+
+    asyncio.run(work())
+
+
+def test_death_of_our_daemon_is_noticed(tmp_path: Path, peer: Peer) -> None:
+    async def work() -> None:
+        async with carrier_in(tmp_path / "own") as carrier:
+            calling = asyncio.create_task(failure(carrier, peer.address, "hold"))
+            while not carrier.traffic.requests["hold"]:
+                await asyncio.sleep(0.01)
+            os.kill(carrier.daemon_pid, signal.SIGKILL)
+            error = await asyncio.wait_for(carrier.wait_failed(), 5)
+            assert error.code is Code.CARRIER_FAILED
+            assert carrier.failed.is_set()
+            assert (await calling)[0] is Code.STREAM_BROKEN
+            assert (await failure(carrier, peer.address, "echo"))[0] is Code.CARRIER_FAILED
+
+    asyncio.run(work())
+
+
+def test_closing_is_no_failure_and_leaves_nothing(tmp_path: Path) -> None:
+    async def work() -> int:
+        async with carrier_in(tmp_path / "own") as carrier:
+            assert (tmp_path / "own" / "sockets").is_dir()
+        assert not carrier.failed.is_set()
+        return carrier.daemon_pid
+
+    assert gone(asyncio.run(work()))
+    assert sorted(path.name for path in (tmp_path / "own").iterdir()) == ["peer.key"]
+
+
+def test_a_state_directory_with_a_long_path(tmp_path: Path) -> None:
+    """Too long for a socket: the sockets lie elsewhere, and go all the same, at the latest at the next start."""
+    state = tmp_path / ("long" * 20) / ("path" * 20)
+
+    async def work() -> Path:
+        async with carrier_in(state) as carrier:
+            assert (await carrier.dht.find("run", 0)) == []
+            return (state / "sockets").readlink()
+
+    sockets = asyncio.run(work())
+    assert len(str(sockets)) < 60
+    assert not sockets.exists()
+    assert sorted(path.name for path in state.iterdir()) == ["peer.key"]
+    left = tmp_path / "left"
+    left.mkdir()
+    (left / "p2pd-x.sock").touch()
+    (state / "sockets").symlink_to(left)
+    asyncio.run(work())
+    assert not left.exists()
+
+
+def dead_multiaddr(state: Path) -> str:
+    """The address of a peer that was there and is not any more."""
+
+    async def work() -> str:
+        async with carrier_in(state) as carrier:
+            return carrier.multiaddrs[0]
+
+    return asyncio.run(work())
+
+
+def test_one_living_bootstrap_peer_is_enough(tmp_path: Path) -> None:
+    dead = dead_multiaddr(tmp_path / "dead")
+
+    async def work() -> None:
+        async with carrier_in(tmp_path / "living") as living:
+            async with carrier_in(tmp_path / "own", dead, *living.multiaddrs, options=QUICK) as carrier:
+                await living.serve("here", answer, max_request_bytes=100)
+                assert (await carrier.call(living.peer_id, "here", Message(b""), silence_s=5, deadline_s=10)).head == b"yes"
+
+    async def answer(peer_id: str, request: Message) -> Message:
+        return Message(b"yes")
+
+    asyncio.run(work())
+
+
+def test_only_dead_bootstrap_peers_end_the_join(tmp_path: Path) -> None:
+    dead = dead_multiaddr(tmp_path / "dead")
+
+    async def work() -> None:
+        async with carrier_in(tmp_path / "own", dead, options=QUICK):
+            pass
+
+    start = time.monotonic()
+    with pytest.raises(HocketError) as caught:
+        asyncio.run(work())
+    assert caught.value.code is Code.BOOTSTRAP_UNREACHABLE
+    assert dead in caught.value.detail
+    assert time.monotonic() - start < 15
+    assert not (tmp_path / "own" / "sockets").exists()
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(HocketError) as caught:
+            asyncio.run(
+                LibP2PCarrier.create(
+                    tmp_path / "peer.key", bootstrap=[], listen=[f"/ip4/127.0.0.1/tcp/{port}"], state_dir=tmp_path
+                )
+            )
+    assert caught.value.code is Code.PORT_TAKEN
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/1/p2p/0OIl"])
+def test_a_bootstrap_address_that_is_none(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(HocketError) as caught:
+        asyncio.run(LibP2PCarrier.create(tmp_path / "peer.key", bootstrap=[wrong], state_dir=tmp_path))
+    assert caught.value.code is Code.OPTION_INVALID
+
+
+def block_peer(folder: Path) -> Peer:
+    return Peer(
+        "-m",
+        "swarm.peer",
+        "--store",
+        str(folder / "store"),
+        "--state",
+        str(folder / "state"),
+        "--run-id",
+        "run",
+        "--listen",
+        LOOPBACK,
+    )
+
+
+def test_the_block_peer_serves_what_its_parent_stores(tmp_path: Path) -> None:
+    data = hashlib.shake_128(b"file").digest(5_000_000)
+    peer = block_peer(tmp_path)
+
+    async def work() -> None:
+        store = BlockStore(tmp_path / "own" / "blocks")
+        async with carrier_in(tmp_path / "own", *peer.address.multiaddrs) as carrier:
+            root = BlockStore(tmp_path / "store").add_bytes(data)
+            await fetch(carrier, store, root, [peer.address], max_bytes=len(data))
+            assert store.read_file(root) == data
+
+    try:
+        asyncio.run(work())
+        assert peer.process.stdin is not None
+        peer.process.stdin.close()
+        assert peer.process.wait(15) == 0
+        assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["peer.key"]
+    finally:
+        peer.process.kill()
+        peer.process.wait()
+
+
+def test_the_block_peer_ends_when_its_daemon_dies(tmp_path: Path) -> None:
+    peer = block_peer(tmp_path)
+    try:
+        children = Path(f"/proc/{peer.process.pid}/task/{peer.process.pid}/children").read_text().split()
+        daemons = [int(pid) for pid in children if "p2pd" in Path(f"/proc/{pid}/cmdline").read_text()]
+        assert len(daemons) == 1
+        os.kill(daemons[0], signal.SIGKILL)
+        assert peer.process.wait(15) == EXIT_NETWORK
+        assert peer.process.stderr is not None
+        assert b"H313" in peer.process.stderr.read()
+    finally:
+        peer.close()
+
+
+def test_the_block_peer_wants_a_parent(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "swarm.peer", "--store", str(tmp_path), "--state", str(tmp_path), "--run-id", "run"]
+    with (tmp_path / "file").open("w+b") as file:
+        ended = subprocess.run(
+            [*command, "--listen", LOOPBACK], stdin=file, capture_output=True, cwd=ROOT, timeout=60, check=False
+        )
+    assert ended.returncode == EXIT_USAGE
+    assert b"H105" in ended.stderr
