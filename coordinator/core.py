@@ -182,7 +182,8 @@ class Core:
     def _take_leases(self, member: Member, report: pb.MemberReport) -> None:
         for done in report.leases_done:
             lease = self.state.leases.get(done.lease_id)
-            if lease is not None and lease.member == member.member and lease.done_at is None:
+            fits = done.microbatches <= self.config.rounds.microbatches_per_inner_step
+            if lease is not None and lease.member == member.member and lease.done_at is None and fits:
                 self.emit("lease_done", lease_id=done.lease_id, frames=done.frames, microbatches=done.microbatches)
 
     def _take_heldout(self, member: Member, report: pb.MemberReport) -> None:

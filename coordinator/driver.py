@@ -164,7 +164,8 @@ class Driver:
         done = [lease for lease in state.leases.values() if lease.done_at is not None]
         reports = [*state.past_reports, *core.reports.values()]
         counts = count_round(reports, state.updates.values(), state.stages, sum(lease.frames for lease in done))
-        counts["microbatches"] = count_microbatches(state.updates.values(), sum(lease.microbatches for lease in done))
+        issued = [range(lease.first_microbatch_id, lease.first_microbatch_id + lease.microbatches) for lease in done]
+        counts["microbatches"] = count_microbatches(state.updates.values(), issued)
         # Bytes are running totals of each process, so the newest word counts, whichever round it came in.
         counts["bytes"] = {**counts["bytes"], **core.bytes_sent}
         return counts

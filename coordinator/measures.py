@@ -97,16 +97,17 @@ def count_round(
     }
 
 
-def count_microbatches(updates: Iterable[Update], issued: int) -> list[dict[str, int]]:
+def count_microbatches(updates: Iterable[Update], issued: Iterable[range]) -> list[dict[str, int]]:
     """Per stage, what the acknowledged updates say about the microbatches: each id counts once.
 
     Args:
-        issued: microbatches of the leases that are done.
+        issued: ids of each lease that is done.
 
     Returns:
         One record a stage that has an update: `frames`, `microbatches`, `duplicates` (an id in two updates), `dropped` (an id
         of a finished lease in none).
     """
+    wanted = {one for ids in issued for one in ids}
     by_stage: dict[int, dict[int, int]] = {}
     doubled: dict[int, int] = {}
     for update in sorted(updates, key=lambda one: (one.stage, one.member)):
@@ -122,7 +123,7 @@ def count_microbatches(updates: Iterable[Update], issued: int) -> list[dict[str,
             "frames": sum(seen.values()),
             "microbatches": len(seen),
             "duplicates": doubled.get(stage, 0),
-            "dropped": max(issued - len(seen), 0),
+            "dropped": len(wanted - seen.keys()),
         }
         for stage, seen in sorted(by_stage.items())
     ]

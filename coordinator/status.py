@@ -44,6 +44,8 @@ def status_json(core: Core) -> dict[str, Any]:
         "frames_total": state.frames_counted,
         "rounds_wanted": core.config.rounds.count,
         "rounds": state.rounds,
+        "duplicates": sum(one["duplicate_microbatches"] for one in state.rounds),
+        "dropped": sum(one["dropped_microbatches"] for one in state.rounds),
         "initial_heldout_loss": initial_heldout_loss(state),
         "version": {"version": state.version, **final_version(state)},
         "bytes": bytes_by_kind(core.bytes_sent),

@@ -78,3 +78,58 @@ def test_two_rounds_give_the_weights_that_the_updates_say(scripted: SimpleNamesp
     spans = sorted((one.epoch, one.start, one.stop) for one in world.leases)
     assert all(before[2] <= start[1] for before, start in zip(spans, spans[1:], strict=False) if before[0] == start[0])
     assert len({one.first_microbatch_id for one in world.leases}) == len(world.leases) == 8
+
+
+CRASHES = (
+    "coordinator.update.acked:stage=1:kill",
+    "coordinator.aggregate.stage:stage=0:kill",
+    "coordinator.publish.before:kill",
+    "coordinator.publish.after:kill",
+    "coordinator.journal.append:kind=lease_done:kill",
+    "coordinator.journal.append:kind=stage_done:kill",
+    "coordinator.journal.append:kind=version:kill",
+    "coordinator.journal.append:kind=update:kill",
+)
+
+
+def test_killed_again_and_again_the_run_loses_nothing(scripted: SimpleNamespace) -> None:
+    """Eight kills in four rounds, at the worst moments: same weights as without, and every acknowledged update is accounted for."""
+    scripted.prepare(count=4, ceiling=60)
+    first = scripted.start(CRASHES[0])
+    ticket = first.ticket()
+
+    async def keep_up() -> Any:
+        process = first
+        for fault in (*CRASHES[1:], None):
+            await asyncio.to_thread(process.wait)
+            process = scripted.start(*([fault] if fault else []))
+            # The same ticket holds: same port, same key, same certificate, same bootstrap peer.
+            assert await asyncio.to_thread(process.ticket) == ticket
+        return process
+
+    async def run() -> Any:
+        world = await scripted.gather(ticket, 4)
+        process, _ = await asyncio.gather(keep_up(), scripted.go_on(world, finished))
+        return world, process
+
+    world, process = asyncio.run(run())
+    assert process.terminate() == 0
+    found = report(scripted)
+    assert found["coordinator_restarts"] == len(CRASHES)
+    assert [one["round"] for one in found["rounds"]] == [1, 2, 3, 4]
+    assert [one["frames"] for one in found["rounds"]] == [1600] * 4
+    cids = [one["cid"] for one in found["rounds"]]
+    versions = [load(scripted, cid, ticket.coordinator_key) for cid in cids[-2:]]
+    accepted = {(one.member, one.sha256) for manifest, _ in versions for one in manifest.accepted}
+    acked = {(member.id, receipt.sha256.hex()) for member in world.members for receipt in member.receipts if receipt.round >= 3}
+    assert len(acked) == 8 and acked <= accepted
+    # The newest version follows from the one before, by the updates that its manifest names and the momentum of all rounds.
+    manifest, after = versions[1]
+    for stage in range(2):
+        members = sorted(one.member for one in manifest.accepted if one.stage == stage)
+        for name, weights in versions[0][1][stage].items():
+            momentum = None
+            for round in range(1, 5):
+                drawn = [scripted.draw_update(member, round, manifest, stage)[name] for member in members]
+                moved, momentum = nesterov(weights, (drawn[0] + drawn[1]) / np.float32(2), momentum, lr=0.7, mu=0.9)
+            np.testing.assert_array_equal(after[stage][name], moved)

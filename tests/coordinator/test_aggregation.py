@@ -1,0 +1,319 @@
+"""Aggregation rules, the outer optimizer, and the making of a stage's next weights from files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from common.errors import Code, HocketError
+from coordinator.aggregate import Submitted, aggregate_stage, check_updates, norm_of
+from coordinator.outer import nesterov
+from coordinator.rules import RULES, combine, plan
+from coordinator.stage_writer import StageWriter
+from protocol.tensor_files import TensorInfo, file_parts, info_of, read_tensors, write_tensors
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "aggregation.json").read_text())
+
+values = st.floats(-1e6, 1e6, width=32)
+updates = hnp.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 20)), elements=values)
+
+
+# ---- rules ---------------------------------------------------------------------------------------------------------------
+
+
+@given(st.sampled_from(RULES), st.integers(0, 10), st.integers(0, 40))
+def test_a_plan_never_tolerates_what_it_cannot(rule: str, tolerate: int, n: int) -> None:
+    chosen = plan(rule, tolerate, n)
+    assert chosen.n == n and 2 * chosen.tolerates < max(n, 1)
+    if n <= 2 or rule == "mean":
+        assert (chosen.rule, chosen.f, chosen.tolerates) == ("mean", 0, 0)
+    elif rule == "trimmed_mean":
+        # A count of updates, not a truncated share of them.
+        assert chosen.f == chosen.tolerates == min(tolerate, (n - 1) // 2)
+
+
+@given(updates, st.integers(0, 4))
+def test_rules_match_their_definitions(rows: np.ndarray, tolerate: int) -> None:
+    n = len(rows)
+    for rule in RULES:
+        chosen = plan(rule, tolerate, n)
+        found = combine(rows.copy(), chosen)
+        assert found.dtype == np.float32 and found.shape == rows.shape[1:]
+        for column in range(rows.shape[1]):
+            ordered = sorted(Fraction(float(value)) for value in rows[:, column])
+            if chosen.rule == "median":
+                exact = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+            else:
+                kept = ordered[chosen.f : n - chosen.f]
+                exact = sum(kept, Fraction(0)) / len(kept)
+            scale = float(max(abs(value) for value in ordered)) or 1.0
+            assert abs(float(exact) - float(found[column])) <= 2e-6 * scale + 1e-37
+
+
+@given(updates, st.randoms())
+def test_trimmed_mean_and_median_do_not_depend_on_the_order(rows: np.ndarray, random: object) -> None:
+    order = list(range(len(rows)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    for rule in ("trimmed_mean", "median"):
+        chosen = plan(rule, 4, len(rows))
+        if chosen.rule != "mean" and chosen.f > 0:
+            np.testing.assert_array_equal(combine(rows.copy(), chosen), combine(rows[order].copy(), chosen))
+
+
+@settings(max_examples=50)
+@given(st.integers(3, 9), st.integers(1, 4), st.data())
+def test_tolerated_lies_stay_inside_the_honest_range(n: int, tolerate: int, data: st.DataObject) -> None:
+    rows = data.draw(hnp.arrays(np.float32, (n, 6), elements=st.floats(-10, 10, width=32)))
+    for rule in ("trimmed_mean", "median"):
+        chosen = plan(rule, tolerate, n)
+        lies = data.draw(hnp.arrays(np.float32, (chosen.tolerates, 6), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
+        attacked = rows.copy()
+        attacked[: chosen.tolerates] = lies
+        honest = rows[chosen.tolerates :]
+        found = combine(attacked, chosen)
+        slack = 1e-5 * np.abs(honest).max()
+        assert (found >= honest.min(0) - slack).all() and (found <= honest.max(0) + slack).all()
+
+
+@given(updates)
+def test_chunks_give_what_the_whole_gives(rows: np.ndarray) -> None:
+    chosen = plan("trimmed_mean", 1, len(rows))
+    whole = combine(rows.copy(), chosen)
+    parts = [combine(rows[:, start : start + 3].copy(), chosen) for start in range(0, rows.shape[1], 3)]
+    np.testing.assert_array_equal(whole, np.concatenate(parts))
+
+
+def test_golden_rules() -> None:
+    rows = np.array(GOLDEN["updates"], np.float32)
+    for rule, tolerate, expected in GOLDEN["rules"]:
+        np.testing.assert_array_equal(combine(rows.copy(), plan(rule, tolerate, len(rows))), np.array(expected, np.float32))
+
+
+# ---- outer optimizer -----------------------------------------------------------------------------------------------------
+
+
+def test_golden_outer_steps() -> None:
+    for case in GOLDEN["outer"]:
+        weights: np.ndarray = np.array(case["weights"], np.float32)
+        momentum: np.ndarray | None = None
+        for gradient, expected in zip(case["gradients"], case["after"], strict=True):
+            weights, momentum = nesterov(weights, np.array(gradient, np.float32), momentum, lr=case["lr"], mu=case["mu"])
+            np.testing.assert_array_equal(weights, np.array(expected, np.float32))
+        assert (momentum is None) == (case["mu"] == 0)
+
+
+def test_outer_steps_agree_with_torch_sgd() -> None:
+    torch = pytest.importorskip("torch")
+    draw = np.random.default_rng(0)
+    start = draw.standard_normal(100).astype(np.float32)
+    parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
+    optimizer = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
+    weights, momentum = start, None
+    for _ in range(5):
+        gradient = draw.standard_normal(100).astype(np.float32)
+        weights, momentum = nesterov(weights, gradient, momentum, lr=0.7, mu=0.9)
+        parameter.grad = torch.from_numpy(gradient)
+        optimizer.step()
+        np.testing.assert_allclose(weights, parameter.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_averaging_is_the_outer_step_of_one_without_momentum() -> None:
+    base = np.array([1.0, 2.0, -4.0], np.float32)
+    trained = np.array([0.5, 2.5, -4.0], np.float32)
+    weights, momentum = nesterov(base, base - trained, None, lr=1.0, mu=0.0)
+    np.testing.assert_array_equal(weights, trained)
+    assert momentum is None
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------------
+
+SHAPES = {"b.weight": (7, 300), "a.bias": (5,), "c.scalar": (), "d.empty": (0, 4)}
+
+
+def draw_tensors(seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return {name: np.asarray(draw.standard_normal(shape) * scale, np.float32) for name, shape in SHAPES.items()}
+
+
+TENSORS = info_of(draw_tensors(0))
+
+
+def put(folder: Path, name: str, tensors: dict[str, np.ndarray], frames: int = 100) -> Submitted:
+    path = folder / f"{name}.safetensors"
+    write_tensors(path, tensors)
+    return Submitted(name, path, frames)
+
+
+def run(folder: Path, base: Path, momentum: Path | None, submitted: list[Submitted], name: str = "new", **changes: object) -> object:
+    options: dict[str, object] = {"rule": "trimmed_mean", "tolerate": 1, "outer_lr": 0.7, "outer_momentum": 0.9, **changes}
+    return aggregate_stage(
+        base, momentum, submitted, TENSORS, new_weights=folder / f"{name}.safetensors",
+        new_momentum=folder / f"{name}.momentum.safetensors", **options,  # type: ignore[arg-type]
+    )
+
+
+@given(st.lists(st.tuples(st.text("abc.", min_size=1, max_size=3), st.lists(st.integers(0, 3), max_size=3)), max_size=5,
+                unique_by=lambda pair: pair[0]))  # fmt: skip
+def test_a_stage_written_piece_by_piece_has_the_bytes_of_one_written_whole(shapes: list[tuple[str, list[int]]]) -> None:
+    import tempfile
+
+    tensors = {name: np.arange(math.prod(shape), dtype=np.float32).reshape(shape) for name, shape in shapes}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.safetensors"
+        with StageWriter(path, info_of(tensors)) as writer:
+            for name in sorted(tensors):
+                flat = tensors[name].reshape(-1)
+                writer.write(flat[:2])
+                writer.write(flat[2:])
+            digest = writer.finish()
+        expected = b"".join(bytes(part) for part in file_parts(tensors))
+        assert path.read_bytes() == expected and digest == hashlib.sha256(expected).hexdigest()
+        assert writer.size_bytes == len(expected)
+
+
+def test_an_unfinished_stage_file_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(ValueError, match="missing"), StageWriter(path, TENSORS) as writer:
+        writer.write(np.zeros(3, np.float32))
+        writer.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_rounds_with_momentum(tmp_path: Path) -> None:
+    base = put(tmp_path, "base", draw_tensors(0)).path
+    names = ["m1", "m2", "m3", "m4"]
+    drawn = {name: draw_tensors(seed, 0.01) for seed, name in enumerate(names, 10)}
+    submitted = [put(tmp_path, name, drawn[name]) for name in names]
+    # The order in which updates came does not matter.
+    one = run(tmp_path, base, None, submitted, "v1")
+    other = run(tmp_path, base, None, submitted[::-1], "v1-again")
+    assert one.sha256 == other.sha256 and one.accepted == names and one.plan.f == 1  # type: ignore[attr-defined]
+    two = run(tmp_path, tmp_path / "v1.safetensors", tmp_path / "v1.momentum.safetensors", submitted, "v2")
+    weights = read_tensors(tmp_path / "v2.safetensors")
+    assert two.sha256 == hashlib.sha256((tmp_path / "v2.safetensors").read_bytes()).hexdigest()  # type: ignore[attr-defined]
+    for name, start in draw_tensors(0).items():
+        stacked = np.sort(np.stack([drawn[member][name] for member in names]), axis=0)
+        gradient = (stacked[1] + stacked[2]) / np.float32(2)
+        after, momentum = nesterov(start, gradient, None, lr=0.7, mu=0.9)
+        after, momentum = nesterov(after, gradient, momentum, lr=0.7, mu=0.9)
+        np.testing.assert_array_equal(weights[name], after)
+        np.testing.assert_array_equal(read_tensors(tmp_path / "v2.momentum.safetensors")[name], momentum)
+
+
+def test_without_a_usable_update_a_stage_stays(tmp_path: Path) -> None:
+    base = put(tmp_path, "base", draw_tensors(0)).path
+    outcome = run(tmp_path, base, None, [put(tmp_path, "lazy", draw_tensors(1, 0.0), frames=0)])
+    assert outcome.accepted == [] and outcome.plan.n == 0  # type: ignore[attr-defined]
+    assert outcome.refused == [("lazy", "no frames were trained")]  # type: ignore[attr-defined]
+    assert not (tmp_path / "new.safetensors").exists()
+
+
+def damaged(kind: str) -> dict[str, np.ndarray]:
+    tensors = draw_tensors(5, 0.01)
+    if kind == "nan":
+        tensors["b.weight"][3, 7] = np.nan
+    elif kind == "infinite":
+        tensors["a.bias"][:] = -np.inf
+    elif kind == "huge":
+        tensors["b.weight"] *= np.float32(1e30)
+    elif kind == "overflowing":
+        tensors["b.weight"][:] = np.float32(3e38)
+    elif kind == "missing":
+        del tensors["a.bias"]
+    elif kind == "surplus":
+        tensors["e"] = np.zeros(1, np.float32)
+    elif kind == "transposed":
+        tensors["b.weight"] = np.ascontiguousarray(tensors["b.weight"].T)
+    elif kind == "double":
+        tensors["a.bias"] = tensors["a.bias"].astype(np.float64)
+    return tensors
+
+
+@pytest.mark.parametrize("kind", ["nan", "infinite", "huge", "overflowing", "missing", "surplus", "transposed", "double", "cut",
+                                  "no header", "not aligned"])  # fmt: skip
+def test_a_bad_update_changes_nothing_and_is_named(tmp_path: Path, kind: str) -> None:
+    base = put(tmp_path, "base", draw_tensors(0)).path
+    good = [put(tmp_path, f"good{index}", draw_tensors(index, 0.01)) for index in range(3)]
+    bad = put(tmp_path, "bad", damaged(kind))
+    if kind == "cut":
+        bad.path.write_bytes(bad.path.read_bytes()[:-1])
+    elif kind == "no header":
+        bad.path.write_bytes(b"\xff" * 64)
+    elif kind == "not aligned":
+        data = bad.path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        bad.path.write_bytes((size + 1).to_bytes(8, "little") + data[8 : 8 + size] + b" " + data[8 + size :])
+    without = run(tmp_path, base, None, good, "without")
+    outcome = run(tmp_path, base, None, [bad, *good], "with")
+    assert outcome.sha256 == without.sha256  # type: ignore[attr-defined]
+    ((member, reason),) = outcome.refused  # type: ignore[attr-defined]
+    assert member == "bad" and reason and str(tmp_path) not in reason
+
+
+def test_few_frames_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    submitted = [put(tmp_path, name, draw_tensors(1, 0.01), frames) for name, frames in
+                 (("a", 1000), ("b", 800), ("c", 199), ("d", 200), ("e", 0))]  # fmt: skip
+    sound, refused, norms = check_updates(submitted, 1.0, TENSORS)
+    # The median of those that trained at all (1000, 800, 200, 199) is 500.
+    assert [one.member for one in sound] == ["a", "b", "c", "d"] and [member for member, _ in refused] == ["e"]
+    assert set(norms) == set("abcde")
+    submitted[2] = Submitted("c", submitted[2].path, 124)
+    sound, refused, _ = check_updates(submitted, 1.0, TENSORS)
+    assert [one.member for one in sound] == ["a", "b", "d"]
+    assert "under a quarter of the median" in dict(refused)["c"]
+
+
+def test_norms_are_float64(tmp_path: Path) -> None:
+    tensors = draw_tensors(3)
+    tensors["b.weight"][:] = np.float32(1e25)
+    path = put(tmp_path, "x", tensors).path
+    exact = math.sqrt(math.fsum(float(value) ** 2 for array in tensors.values() for value in array.reshape(-1)))
+    assert math.isclose(norm_of(path, TENSORS, Code.UPDATE_REFUSED), exact, rel_tol=1e-12)
+
+
+def test_a_damaged_base_is_our_own_fault(tmp_path: Path) -> None:
+    tensors = draw_tensors(0)
+    tensors["a.bias"][0] = np.nan
+    base = put(tmp_path, "base", tensors).path
+    with pytest.raises(HocketError) as caught:
+        run(tmp_path, base, None, [put(tmp_path, "a", draw_tensors(1))])
+    assert caught.value.code is Code.NOT_FINITE
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from coordinator.aggregate import Submitted, aggregate_stage
+from protocol.tensor_files import TensorInfo
+folder = Path(sys.argv[1])
+tensors = [TensorInfo(f"t{index:02}", "float32", (1 << 19,)) for index in range(24)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+updates = [Submitted(f"u{index}", folder / f"u{index}.safetensors", 10) for index in range(3)]
+aggregate_stage(folder / "base.safetensors", None, updates, tensors, rule="trimmed_mean", tolerate=1, outer_lr=.7,
+                outer_momentum=.9, new_weights=folder / "new.safetensors", new_momentum=folder / "momentum.safetensors")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_memory_is_some_tensors_not_whole_files(tmp_path: Path) -> None:
+    infos = [TensorInfo(f"t{index:02}", "float32", (1 << 19,)) for index in range(24)]
+    for seed, name in enumerate(("base", "u0", "u1", "u2")):
+        draw = np.random.default_rng(seed)
+        with StageWriter(tmp_path / f"{name}.safetensors", infos) as writer:
+            for _ in infos:
+                writer.write(draw.random(1 << 19, np.float32))
+            writer.finish()
+    grown_kib = int(subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True).stdout)
+    # Four files of 48 MiB are read and two written; one tensor of each and some chunks are in memory.
+    assert grown_kib < 40 * 1024
