@@ -141,10 +141,10 @@ class Carrier(ABC):
 
         Raises:
             HocketError: PEER_UNREACHABLE: it could not be dialled. PEER_SILENT: no frame for `silence_s`, or no answer
-                within `deadline_s`. STREAM_BROKEN: the stream ended before the answer's end frame, or its digest does not
-                fit. MESSAGE_TOO_LARGE: the answer, or the request's head. PEER_REFUSED (`PeerRefused`): the peer answered
-                with an error, does not serve the protocol, or finds the request too large. CARRIER_FAILED: we are closed,
-                or our daemon died.
+                within `deadline_s`. STREAM_BROKEN: the stream ended before the answer's end frame, or what came does not
+                fit it. MESSAGE_TOO_LARGE: the answer, or the request's head. PEER_REFUSED (`PeerRefused`): the peer
+                answered with an error, does not serve the protocol, or finds the request too large. CARRIER_FAILED: we are
+                closed, or our daemon died.
         """
 
     @abstractmethod
