@@ -23,6 +23,7 @@ RESTARTS = 5
 RESTART_WINDOW_S = 600.0
 READY_S = 120.0
 STOP_S = 10.0
+FIRST_PAUSE_S = 0.5
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
@@ -99,20 +100,33 @@ class Child:
         self.on_ready(ready)
 
     async def supervise(self) -> None:
-        """Start the child again whenever it ends, at most RESTARTS times in RESTART_WINDOW_S; then CHILD_FAILED."""
+        """Keep the child up: start it whenever it is not, at most RESTARTS times in RESTART_WINDOW_S; then CHILD_FAILED."""
         while True:
-            assert self._process is not None and self._process.stdout is not None
+            if self._process is None:
+                try:
+                    await self.start()
+                except HocketError as error:
+                    await self._pause(error.line())
+                    continue
+            process = self._process
+            assert process is not None and process.stdout is not None
             # Whatever else it prints is dropped, so that it never blocks on a full pipe.
-            while await self._process.stdout.read(65536):
+            while await process.stdout.read(65536):
                 pass
-            status = await self._process.wait()
-            while self._starts and monotonic() - self._starts[0] > RESTART_WINDOW_S:
-                self._starts.popleft()
-            if len(self._starts) > RESTARTS:
-                raise HocketError(Code.CHILD_FAILED, f"{self.name} ended {len(self._starts)} times; log: {self.log}")
-            logger.warning("%s ended with status %s; restart %d of %d", self.name, status, len(self._starts), RESTARTS)
-            await asyncio.sleep(0.2 * 2 ** (len(self._starts) - 1))
-            await self.start()
+            status = await process.wait()
+            self._process = None
+            await self._pause(f"{self.name} ended with status {status}")
+
+    async def _pause(self, what: str) -> None:
+        """Wait longer after each start of late; CHILD_FAILED after too many."""
+        while self._starts and monotonic() - self._starts[0] > RESTART_WINDOW_S:
+            self._starts.popleft()
+        starts = len(self._starts)
+        if starts > RESTARTS:
+            raise HocketError(Code.CHILD_FAILED, f"{self.name}: {starts} starts in {RESTART_WINDOW_S:.0f} s; log: {self.log}")
+        pause_s = FIRST_PAUSE_S * 2 ** (starts - 1)
+        logger.warning("%s; restart %d of %d in %.1f s", what, starts, RESTARTS, pause_s)
+        await asyncio.sleep(pause_s)
 
     async def stop(self) -> None:
         """Close the child's standard input and wait for its end; kill it when it takes longer than STOP_S."""

@@ -120,6 +120,8 @@ class NetworkSection(_Section):
             raise ValueError("the port of listen is above 65535")
         if not self.tls and self.host not in ("127.0.0.1", "localhost", "::1"):
             raise ValueError("tls = false is allowed on the loopback interface only")
+        if self.host in ("0.0.0.0", "::") and not self.advertise:
+            raise ValueError("advertise must name the host:port that members reach, as listen names every interface")
         return self
 
 

@@ -129,7 +129,7 @@ class Coordinator:
             self._hand_out_ticket(certificate)
             tasks = [
                 asyncio.create_task(driver.run(), name="driver"),
-                asyncio.create_task(self._keep_child(), name="bootstrap peer"),
+                asyncio.create_task(self._child.supervise(), name="bootstrap peer"),
                 asyncio.create_task(self._report(), name="report"),
             ]
             if exit_when_finished:
@@ -237,11 +237,6 @@ class Coordinator:
                 await asyncio.to_thread(atomic_write, self._state_dir / "report.json", text.encode())
                 written = stand
             await core.news(state.revision, 60.0)
-
-    async def _keep_child(self) -> None:
-        if self._child.pid is None:
-            await self._child.start()
-        await self._child.supervise()
 
     def _child_command(self) -> list[str]:
         return python_module(

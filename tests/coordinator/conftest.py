@@ -24,7 +24,7 @@ from coordinator.door import MAX_MESSAGE_BYTES
 from protocol.content import file_cid
 from protocol.generated import hocket_pb2 as pb
 from protocol.generated import hocket_pb2_grpc
-from protocol.identity import MemberKey, PeerKey
+from protocol.identity import MemberKey, PeerKey, member_id
 from protocol.manifest import DatasetManifest, ShardEntry, VersionManifest, read_manifest, sign_manifest
 from protocol.messages import make_signed, open_signed
 from protocol.tensor_files import file_parts
@@ -97,7 +97,8 @@ class Process:
         self.log = folder / "coordinator.log"
         with self.log.open("ab") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", SCRIPT, str(folder / "run.toml"), str(self.state_dir), "exit" if exits else "stay", *faults],
+                [sys.executable, "-c", SCRIPT, str(folder / "run.toml"), str(self.state_dir), "exit" if exits else "stay",
+                 *faults],
                 stdout=subprocess.PIPE, stderr=stream, text=True,
             )  # fmt: skip
 
@@ -185,7 +186,7 @@ class Member:
     def sign(self, method: str, payload: Any, **more: Any) -> pb.Signed:
         return make_signed(
             self.key, method=method, payload=payload, run_id=self.ticket.run_id, now_ms=int(time.time() * 1000),
-            receiver=more.pop("receiver", MemberKeyId(self.ticket)), **more,
+            receiver=more.pop("receiver", member_id(self.ticket.coordinator_key)), **more,
         )  # fmt: skip
 
     def open(self, method: str, signed: pb.Signed, kind: Any) -> Any:
@@ -200,8 +201,8 @@ class Member:
 
     async def join(self) -> pb.JoinReply:
         request = pb.JoinRequest(
-            peer_id=self.peer.peer_id, peer_public_key=self.peer.public_key_bytes, peer_signature=self.peer.prove(self.key.public),
-            operator="test",
+            peer_id=self.peer.peer_id, peer_public_key=self.peer.public_key_bytes,
+            peer_signature=self.peer.prove(self.key.public), operator="test",
         )  # fmt: skip
         reply = self.open("join", await self.stub.Join(self.sign("join", request)), pb.JoinReply)
         self.view = reply.view
@@ -247,7 +248,8 @@ class Member:
         if self.entry is None:
             return
         if self.manifest is None or self.loaded != self.view.base_cid:
-            self.manifest = read_manifest(VersionManifest, self.store.read_file(self.view.base_cid), signer=self.ticket.coordinator_key)
+            data = self.store.read_file(self.view.base_cid)
+            self.manifest = read_manifest(VersionManifest, data, signer=self.ticket.coordinator_key)
             self.loaded = self.view.base_cid
         if self.view.phase == pb.OPEN and self.entry.stage == 0 and not self.held_back:
             await self.train()
@@ -277,7 +279,8 @@ class Member:
         assert self.entry is not None
         data = b"".join(bytes(part) for part in file_parts(tensors))
         fields: dict[str, Any] = {
-            "round": self.view.round, "base_cid": self.view.base_cid, "stage": self.entry.stage, "generation": self.entry.generation,
+            "round": self.view.round, "base_cid": self.view.base_cid, "stage": self.entry.stage,
+            "generation": self.entry.generation,
             "size_bytes": len(data), "sha256": hashlib.sha256(data).digest(), "frames": sum(self.microbatches.values()),
             "inner_steps": 2,
         }  # fmt: skip
@@ -312,12 +315,6 @@ class Member:
                 await asyncio.sleep(0.1)
             if until(self.view):
                 return
-
-
-def MemberKeyId(ticket: Ticket) -> str:
-    from protocol.identity import member_id
-
-    return member_id(ticket.coordinator_key)
 
 
 def draw_update(member: str, round: int, manifest: VersionManifest, stage: int) -> dict[str, np.ndarray]:
@@ -374,8 +371,8 @@ def scripted(tmp_path: Path, peer_keys: list[PeerKey]) -> Iterator[SimpleNamespa
             world.members.append(member)
         return world
 
-    async def go_on(world: World, until: Callable[[pb.RunView], bool]) -> None:
-        async with asyncio.timeout(100):
+    async def go_on(world: World, until: Callable[[pb.RunView], bool], limit_s: float = 100) -> None:
+        async with asyncio.timeout(limit_s):
             await asyncio.gather(*(one.live(until) for one in world.members))
 
     yield SimpleNamespace(

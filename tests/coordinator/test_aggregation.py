@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from common.errors import Code, HocketError
-from coordinator.aggregate import Submitted, aggregate_stage, check_updates, norm_of
+from coordinator.aggregate import StageOutcome, Submitted, aggregate_stage, check_updates, norm_of
 from coordinator.outer import nesterov
 from coordinator.rules import RULES, combine, plan
 from coordinator.stage_writer import StageWriter
@@ -43,6 +43,7 @@ def test_a_plan_never_tolerates_what_it_cannot(rule: str, tolerate: int, n: int)
         assert chosen.f == chosen.tolerates == min(tolerate, (n - 1) // 2)
 
 
+@settings(deadline=None)
 @given(updates, st.integers(0, 4))
 def test_rules_match_their_definitions(rows: np.ndarray, tolerate: int) -> None:
     n = len(rows)
@@ -61,17 +62,18 @@ def test_rules_match_their_definitions(rows: np.ndarray, tolerate: int) -> None:
             assert abs(float(exact) - float(found[column])) <= 2e-6 * scale + 1e-37
 
 
+@settings(deadline=None)
 @given(updates, st.randoms())
 def test_trimmed_mean_and_median_do_not_depend_on_the_order(rows: np.ndarray, random: object) -> None:
     order = list(range(len(rows)))
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     for rule in ("trimmed_mean", "median"):
         chosen = plan(rule, 4, len(rows))
         if chosen.rule != "mean" and chosen.f > 0:
             np.testing.assert_array_equal(combine(rows.copy(), chosen), combine(rows[order].copy(), chosen))
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(3, 9), st.integers(1, 4), st.data())
 def test_tolerated_lies_stay_inside_the_honest_range(n: int, tolerate: int, data: st.DataObject) -> None:
     rows = data.draw(hnp.arrays(np.float32, (n, 6), elements=st.floats(-10, 10, width=32)))
@@ -86,6 +88,7 @@ def test_tolerated_lies_stay_inside_the_honest_range(n: int, tolerate: int, data
         assert (found >= honest.min(0) - slack).all() and (found <= honest.max(0) + slack).all()
 
 
+@settings(deadline=None)
 @given(updates)
 def test_chunks_give_what_the_whole_gives(rows: np.ndarray) -> None:
     chosen = plan("trimmed_mean", 1, len(rows))
@@ -155,7 +158,9 @@ def put(folder: Path, name: str, tensors: dict[str, np.ndarray], frames: int = 1
     return Submitted(name, path, frames)
 
 
-def run(folder: Path, base: Path, momentum: Path | None, submitted: list[Submitted], name: str = "new", **changes: object) -> object:
+def run(
+    folder: Path, base: Path, momentum: Path | None, submitted: list[Submitted], name: str = "new", **changes: object
+) -> StageOutcome:
     options: dict[str, object] = {"rule": "trimmed_mean", "tolerate": 1, "outer_lr": 0.7, "outer_momentum": 0.9, **changes}
     return aggregate_stage(
         base, momentum, submitted, TENSORS, new_weights=folder / f"{name}.safetensors",
@@ -163,6 +168,7 @@ def run(folder: Path, base: Path, momentum: Path | None, submitted: list[Submitt
     )
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.text("abc.", min_size=1, max_size=3), st.lists(st.integers(0, 3), max_size=3)), max_size=5,
                 unique_by=lambda pair: pair[0]))  # fmt: skip
 def test_a_stage_written_piece_by_piece_has_the_bytes_of_one_written_whole(shapes: list[tuple[str, list[int]]]) -> None:
@@ -198,10 +204,10 @@ def test_two_rounds_with_momentum(tmp_path: Path) -> None:
     # The order in which updates came does not matter.
     one = run(tmp_path, base, None, submitted, "v1")
     other = run(tmp_path, base, None, submitted[::-1], "v1-again")
-    assert one.sha256 == other.sha256 and one.accepted == names and one.plan.f == 1  # type: ignore[attr-defined]
+    assert one.sha256 == other.sha256 and one.accepted == names and one.plan.f == 1
     two = run(tmp_path, tmp_path / "v1.safetensors", tmp_path / "v1.momentum.safetensors", submitted, "v2")
     weights = read_tensors(tmp_path / "v2.safetensors")
-    assert two.sha256 == hashlib.sha256((tmp_path / "v2.safetensors").read_bytes()).hexdigest()  # type: ignore[attr-defined]
+    assert two.sha256 == hashlib.sha256((tmp_path / "v2.safetensors").read_bytes()).hexdigest()
     for name, start in draw_tensors(0).items():
         stacked = np.sort(np.stack([drawn[member][name] for member in names]), axis=0)
         gradient = (stacked[1] + stacked[2]) / np.float32(2)
@@ -214,8 +220,8 @@ def test_two_rounds_with_momentum(tmp_path: Path) -> None:
 def test_without_a_usable_update_a_stage_stays(tmp_path: Path) -> None:
     base = put(tmp_path, "base", draw_tensors(0)).path
     outcome = run(tmp_path, base, None, [put(tmp_path, "lazy", draw_tensors(1, 0.0), frames=0)])
-    assert outcome.accepted == [] and outcome.plan.n == 0  # type: ignore[attr-defined]
-    assert outcome.refused == [("lazy", "no frames were trained")]  # type: ignore[attr-defined]
+    assert outcome.accepted == [] and outcome.plan.n == 0
+    assert outcome.refused == [("lazy", "no frames were trained")]
     assert not (tmp_path / "new.safetensors").exists()
 
 
@@ -256,8 +262,8 @@ def test_a_bad_update_changes_nothing_and_is_named(tmp_path: Path, kind: str) ->
         bad.path.write_bytes((size + 1).to_bytes(8, "little") + data[8 : 8 + size] + b" " + data[8 + size :])
     without = run(tmp_path, base, None, good, "without")
     outcome = run(tmp_path, base, None, [bad, *good], "with")
-    assert outcome.sha256 == without.sha256  # type: ignore[attr-defined]
-    ((member, reason),) = outcome.refused  # type: ignore[attr-defined]
+    assert outcome.sha256 == without.sha256
+    ((member, reason),) = outcome.refused
     assert member == "bad" and reason and str(tmp_path) not in reason
 
 
@@ -294,7 +300,7 @@ def test_a_damaged_base_is_our_own_fault(tmp_path: Path) -> None:
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from coordinator.aggregate import Submitted, aggregate_stage
+from coordinator.aggregate import StageOutcome, Submitted, aggregate_stage
 from protocol.tensor_files import TensorInfo
 folder = Path(sys.argv[1])
 tensors = [TensorInfo(f"t{index:02}", "float32", (1 << 19,)) for index in range(24)]
@@ -314,6 +320,7 @@ def test_memory_is_some_tensors_not_whole_files(tmp_path: Path) -> None:
             for _ in infos:
                 writer.write(draw.random(1 << 19, np.float32))
             writer.finish()
-    grown_kib = int(subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True).stdout)
+    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    grown_kib = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     # Four files of 48 MiB are read and two written; one tensor of each and some chunks are in memory.
     assert grown_kib < 40 * 1024

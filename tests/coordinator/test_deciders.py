@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -104,7 +105,7 @@ def test_leases_tile_each_epoch_without_overlap(shape: Sizes, number: int) -> No
         assert grant.range.rows == shape.rows_per_lease
         ranges.append(grant.range)
         cursor = grant.cursor
-    for before, after in zip(ranges, ranges[1:], strict=False):
+    for before, after in pairwise(ranges):
         if after.epoch == before.epoch:
             assert after.start == before.stop
         else:
@@ -185,11 +186,12 @@ def test_phase_changes(case: Facts, now: float, enter: Phase | None) -> None:
     assert decision.new_round == (enter is Phase.PREPARING)
 
 
-stage_facts = st.builds(StageFacts, live=st.integers(0, 3), ready=st.integers(0, 3), awaited=st.integers(0, 3), updates=st.integers(0, 3))
+few = st.integers(0, 3)
+stage_facts = st.builds(StageFacts, live=few, ready=few, awaited=few, updates=few)
 any_facts = st.builds(
     Facts, phase=st.sampled_from(Phase), since=st.just(1000.0), stages=st.lists(stage_facts, min_size=1, max_size=4).map(tuple),
-    covered_since=st.none() | st.just(1000.0), replicas_wanted=st.integers(1, 3), gather_s=seconds, versions_left=st.integers(0, 2),
-    base_evaluated=st.booleans(), planned_rows=st.integers(0, 20), target_rows=st.integers(0, 20),
+    covered_since=st.none() | st.just(1000.0), replicas_wanted=st.integers(1, 3), gather_s=seconds,
+    versions_left=st.integers(0, 2), base_evaluated=st.booleans(), planned_rows=st.integers(0, 20), target_rows=st.integers(0, 20),
     leases_outstanding=st.integers(0, 3), frames_done=st.integers(0, 5), prepare_limit_s=seconds, open_limit_s=seconds,
     close_limit_s=seconds, evaluate_limit_s=seconds, aggregated=st.booleans(),
 )  # fmt: skip

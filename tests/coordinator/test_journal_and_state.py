@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,8 @@ def apply_step(core: Core, step: tuple[str, str, int]) -> None:
         core.emit("lease_returned", lease_id=number, reason="drawn")
     elif kind == "phase":
         next_phase = {
-            Phase.GATHERING: Phase.PREPARING, Phase.PREPARING: Phase.OPEN, Phase.OPEN: Phase.CLOSING, Phase.CLOSING: Phase.GATHERING,
+            Phase.GATHERING: Phase.PREPARING, Phase.PREPARING: Phase.OPEN,
+            Phase.OPEN: Phase.CLOSING, Phase.CLOSING: Phase.GATHERING,
         }  # fmt: skip
         more: dict[str, Any] = {
             Phase.GATHERING: {"round": state.round + 1},
@@ -163,7 +165,7 @@ def test_no_position_is_trained_twice_and_no_microbatch_id_is_given_twice(drawn:
             spans = sorted([*kept, *pool])
             # Within a round no position is both held, done or free more than once; a late one done after its return was leased
             # to somebody else is the exception that stays marked as returned.
-            for before, after in zip(spans, spans[1:], strict=False):
+            for before, after in pairwise(spans):
                 assert before.epoch != after.epoch or before.stop <= after.start
         journal.close()
 
