@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from tokenizer.languages import check_language
+from tokenizer.text import tidy
 
 if TYPE_CHECKING:
     from gruut.text_processor import TextProcessor
@@ -34,22 +34,7 @@ STRESSES = ("", "ˈ", "ˌ")
 ENGLISH_SYMBOLS = [PAD, END, PAUSE, *CONSONANTS, *(stress + vowel for vowel in VOWELS for stress in STRESSES)]
 
 MAX_CHARACTERS = 5000
-_KNOWN_SIGNS = set("%&$£€.,;:!?'\"-()[]")
-# Typography that the reader does not know, as what it knows: a dash or an ellipsis between words is a clause break.
-_TYPOGRAPHY = [
-    (re.compile("[‘’`´]"), "'"),
-    (re.compile("[“”«»„]"), '"'),
-    (re.compile(r"\s*(…|\.\.\.+)\s*"), ", "),
-    (re.compile(r"\s*(—|\s–\s|\s--?\s|--)\s*"), ", "),
-    (re.compile("–|\u2010|\u2011"), "-"),
-    (re.compile("\u00ad|\u200b|\ufeff"), ""),
-]
-# Signs that stand alone are read by their name, as in "press # to go on".
-_NAMED_SIGNS = {"*": "star", "#": "pound", "@": "at", "+": "plus", "=": "equals", "/": "slash"}
-_SIGN_ALONE = re.compile(r"(?:(?<=\s)|^)([*#@+=/])(?=[\s.,;:!?]|$)")
-_LETTERS = str.maketrans(
-    {"ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "đ": "d", "ł": "l", "Ł": "L"}
-)
+_WORD = re.compile(r"[A-Za-z][A-Za-z'.]*|'[A-Za-z][A-Za-z'.]*")
 
 
 class PhonemeInventory:
@@ -106,24 +91,6 @@ class PhonemeText:
     word_starts: list[bool]
 
 
-def tidy(text: str) -> str:
-    """`text` in the characters that the reader knows: typography made plain, letters without accents, lone signs named.
-
-    Raises:
-        HocketError: NO_PHONEMES with the characters that remain (other scripts, emoji, most signs); the reader would leave
-            them out without a word.
-    """
-    for pattern, plain in _TYPOGRAPHY:
-        text = pattern.sub(plain, text)
-    text = _SIGN_ALONE.sub(lambda sign: _NAMED_SIGNS[sign.group(1)], text.translate(_LETTERS))
-    folded = "".join(part for part in unicodedata.normalize("NFKD", text) if not unicodedata.combining(part))
-    strange = [part for part in folded if not (part.isspace() or part in _KNOWN_SIGNS or (part.isascii() and part.isalnum()))]
-    if strange:
-        listed = " ".join(dict.fromkeys(strange[:50]))
-        raise HocketError(Code.NO_PHONEMES, f"no reading for the characters {listed} in {text[:60]!r}")
-    return " ".join(folded.split())
-
-
 class Phonemizer:
     """Phonemes of English text, by gruut's lexicon and letter-to-sound model.
 
@@ -156,15 +123,19 @@ class Phonemizer:
         spoken: list[str] = []
         pause = False
         silent: list[str] = []
-        with self._lock:
-            graph, root = self._processor(text, lang="en-us", ssml=False)
-            sentences = list(self._processor.sentences(graph, root))
+        try:
+            with self._lock:
+                graph, root = self._processor(text, lang="en-us", ssml=False)
+                sentences = list(self._processor.sentences(graph, root))
+        except (ArithmeticError, ValueError) as error:  # numbers beyond what has a name
+            raise HocketError(Code.NO_PHONEMES, f"a number in {text[:60]!r} has no reading") from error
         for sentence in sentences:
             for word in sentence:
                 if word.is_minor_break or word.is_major_break:
                     pause = True
                 elif word.is_spoken:
-                    if not word.phonemes:
+                    # Letters are read; a digit or a sign that is still there would be passed over.
+                    if not word.phonemes or not _WORD.fullmatch(word.text):
                         silent.append(word.text)
                         continue
                     if pause and spoken:

@@ -108,7 +108,9 @@ def tokenize(
     _check_refused(refused, total)
     read = _encode(found, texts, phonemizer, codec, refused, report)
     _check_refused(refused, total)
-    held = _held_out([(item.clip.id, item.text.spoken) for item in read], found.heldout if heldout is None else heldout)
+    named = found.heldout if heldout is None else heldout
+    _check_named(named, found)
+    held = _held_out([(item.clip.id, item.text.spoken) for item in read], named)
     aligner, aligned = _align(read, held, codec, len(phonemizer.inventory), seed, report)
     utterances: list[Utterance] = []
     for item, (durations, score) in zip(read, aligned, strict=True):
@@ -134,6 +136,17 @@ def _check_corpus_language(corpus: Corpus, language: str) -> None:
     if corpus.language and check_language(corpus.language).split("-")[0] != language.split("-")[0]:
         detail = f"{language}, but {corpus.path} says that it speaks {corpus.language}"
         raise HocketError(Code.LANGUAGE_REFUSED, detail, remedy=f"use {corpus.language}")
+
+
+def _check_named(heldout: int | Sequence[str] | None, corpus: Corpus) -> None:
+    """Held-out ids that the corpus does not have are a slip that would silently train on what they meant."""
+    if heldout is None or isinstance(heldout, int):
+        return
+    known = {clip.id for clip in corpus.clips} | {refusal.id for refusal in corpus.refused}
+    strange = [name for name in heldout if name not in known]
+    if strange:
+        detail = f"{len(strange)} held-out ids are not in {corpus.path}: {', '.join(strange[:5])}"
+        raise HocketError(Code.CORPUS_UNREADABLE, detail, remedy="correct heldout.txt")
 
 
 def _check_refused(refused: list[Refusal], total: int) -> None:
