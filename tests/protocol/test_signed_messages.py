@@ -199,6 +199,16 @@ def test_a_flood_of_one_key_does_not_shut_out_another() -> None:
     window.check(KEYS[2], (0).to_bytes(16), NOW_MS, NOW_MS)
 
 
+def test_a_key_that_made_room_and_comes_back_does_not_bring_its_old_messages_back() -> None:
+    window = NonceWindow(60_000, max_keys=1)
+    window.check(KEYS[0], b"a" * 16, NOW_MS, NOW_MS)
+    window.check(KEYS[1], b"b" * 16, NOW_MS + 5, NOW_MS + 5)
+    window.check(KEYS[0], b"c" * 16, NOW_MS + 10, NOW_MS + 10)
+    for held in (window, NonceWindow.from_rows(window.to_rows(), max_keys=1)):
+        with pytest.raises(HocketError, match="may have been received"):
+            held.check(KEYS[0], b"a" * 16, NOW_MS, NOW_MS + 10)
+
+
 def test_bounds_of_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         NonceWindow(max_total=0)
