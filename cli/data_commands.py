@@ -26,22 +26,25 @@ def tokenize(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the shards and the signed manifest.")],
     codec: Annotated[str, typer.Option("--codec", help="The shipped codec, a codec folder or a hub id.")] = "hocket-16k",
     codebooks: Annotated[int | None, typer.Option(min=1, help="Use only the first so many codebooks of the codec.")] = None,
-    heldout: Annotated[int, typer.Option(min=0, help="Clips that are held out, where the corpus names none itself.")] = 40,
+    heldout: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many clips to hold out; otherwise those that the corpus names, or one in twenty."),
+    ] = None,
     key: Annotated[Path | None, typer.Option("--key", help="Signing key of the manifest; made when absent.")] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Turn a corpus into shards of tokenised utterances with a signed manifest."""
     from cli.data_progress import tokenize_with_progress
 
-    new_folder(out)
     summary = tokenize_with_progress(
         corpus, language, codec, out, key or default_key_path(), codebooks=codebooks, heldout=heldout
     )
     if json_output:
         print_json(summary)
     else:
+        refused = f", {summary['refused_clips']} refused (see refused.txt)" if summary["refused_clips"] else ""
         typer.echo(
-            f"{out}: {summary['clips']} clips in {summary['shards']} shards, {summary['heldout_clips']} held out, "
+            f"{out}: {summary['clips']} clips in {summary['shards']} shards, {summary['heldout_clips']} held out{refused}, "
             f"{summary['minutes']:.1f} minutes, {summary['phonemes']} phonemes; manifest signed by {summary['signer']}"
         )
 

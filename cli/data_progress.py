@@ -59,3 +59,30 @@ def train_codec_with_progress(corpora: list[Path], out: Path, *, steps: int, thr
             corpora, out, steps, seed, lambda done, total, loss: bar.step("training", done, total, f"loss {loss:.3f}")
         )
     return {"minutes": report.minutes, "first_loss": report.first_loss, "last_loss": report.last_loss}
+
+
+def tokenize_with_progress(
+    corpus: Path, language: str, codec: str, out: Path, key_path: Path, *, codebooks: int | None, heldout: int | None
+) -> dict[str, Any]:
+    """Tokenise a corpus; returns what there is to say about the result."""
+    from protocol.identity import MemberKey
+    from tokenizer.codec import load_codec
+    from tokenizer.pipeline import tokenize
+
+    loaded = load_codec(codec, n_codebooks=codebooks)
+    with Bar() as bar:
+        key = MemberKey.load_or_create(key_path)
+        manifest = tokenize(corpus, language, loaded, out, key=key, heldout=heldout, progress=bar.step)
+    refused = (out / "refused.txt").read_text(encoding="utf-8").splitlines()
+    rows, kept = sum(shard.rows for shard in manifest.shards), sum(shard.rows for shard in manifest.heldout)
+    frames = sum(shard.frames for shard in [*manifest.shards, *manifest.heldout])
+    return {
+        "clips": rows + kept,
+        "heldout_clips": kept,
+        "refused_clips": len(refused),
+        "shards": len(manifest.shards) + len(manifest.heldout),
+        "frames": frames,
+        "minutes": frames / float(manifest.codec["frame_rate"]) / 60,
+        "phonemes": len(manifest.phonemes) - 1,
+        "signer": key.member_id,
+    }

@@ -56,7 +56,7 @@ def worker(
     raise typer.Exit(
         run_worker(
             opened,
-            state_dir,
+            state_dir.resolve(),
             threads=threads,
             memory_limit=limit,
             listen=listen or ["/ip4/127.0.0.1/tcp/0"],

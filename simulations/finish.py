@@ -20,6 +20,7 @@ from pathlib import Path
 from common.errors import Code, HocketError
 from common.files import atomic_write
 from common.log import set_up_logging
+from protocol.content import file_cid
 from protocol.identity import member_id
 from protocol.manifest import DatasetManifest, VersionManifest, read_manifest
 from protocol.ticket import Ticket
@@ -158,6 +159,8 @@ def export_checkpoint(order: Order, fetched: Fetched, store: BlockStore, state: 
             raise HocketError(Code.CODEC_UNREADABLE, f"{order.codec} has {name} {value}, the dataset {dataset.codec[name]}")
     codec_folder = state / "codec"
     codec.save(codec_folder)
+    if file_cid(codec_folder / "model.safetensors") != dataset.codec.get("cid"):
+        raise HocketError(Code.CODEC_UNREADABLE, f"{order.codec} has other weights than the codec of the dataset")
     card = Card(
         config=config,
         phonemes=tuple(dataset.phonemes),
