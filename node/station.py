@@ -41,12 +41,24 @@ ADDRESSES_WAIT_S = 10.0
 ADDRESSES_EVERY_S = 0.5
 
 
+def build_local(context: RoundContext) -> LocalStage:
+    """Build our stage with its optimizer; takes a while, so it belongs on the engine's thread."""
+    settings = context.settings
+    return LocalStage(
+        build_stage(context.config, context.stage, context.stages),
+        ordered=settings.accumulation != "free",
+        weight_decay=settings.weight_decay,
+        clip_norm=settings.clip_norm,
+    )
+
+
 class Station:
     """One stage of the model on this worker, for as long as the coordinator leaves it assigned.
 
     Args:
-        carrier, key, session, engine, service, book: the worker's own.
+        local: the stage's weights and optimizer, made by `build_local`.
         first: the context in which the stage was assigned.
+        carrier, key, session, engine, service, book: the worker's own.
         state_dir: holds the update while it is sent.
         event: writes to the worker's event log. poke: makes the worker report soon.
         wake: makes the worker look at `failures`.
@@ -54,6 +66,8 @@ class Station:
 
     def __init__(
         self,
+        local: LocalStage,
+        first: RoundContext,
         *,
         carrier: Carrier,
         key: MemberKey,
@@ -61,13 +75,13 @@ class Station:
         engine: Engine,
         service: StageService,
         book: AddressBook,
-        first: RoundContext,
         state_dir: Path,
         event: EventSink,
         poke: Callable[[], None],
         wake: Callable[[], None],
         faults: Faults = NO_FAULTS,
     ) -> None:
+        self.local = local
         self._carrier = carrier
         self._key = key
         self._session = session
@@ -82,14 +96,7 @@ class Station:
         self.stage = first.stage
         self.stages = first.stages
         self.generation = first.generation
-        settings = first.settings
-        self.local = LocalStage(
-            build_stage(first.config, first.stage, first.stages),
-            ordered=settings.accumulation != "free",
-            weight_decay=settings.weight_decay,
-            clip_norm=settings.clip_norm,
-        )
-        self._late = settings.frames_before > 0
+        self._late = first.settings.frames_before > 0
         self.base_cid = ""
         self.weights_sha256 = b""
         self.serving: Serving | None = None

@@ -6,6 +6,7 @@ served to others; files of versions that are no longer of use are dropped.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -94,13 +95,16 @@ class Versions:
         """
         part = self._part(manifest, stage, expected)
         await fetch(self._carrier, self._store, part.cid, providers, max_bytes=part.size_bytes)
+        return await asyncio.to_thread(self._read, part, expected)
+
+    def _read(self, part: StageFile, expected: Sequence[TensorInfo]) -> tuple[dict[str, np.ndarray], bytes]:
         try:
             self._store.export(part.cid, self._work_path, max_bytes=part.size_bytes)
             with self._work_path.open("rb") as stream:
                 found = hashlib.file_digest(stream, "sha256").digest()
             if found.hex() != part.sha256:
                 raise HocketError(
-                    Code.MANIFEST_INVALID, f"the file of stage {stage} does not have the SHA-256 that its manifest says"
+                    Code.MANIFEST_INVALID, f"the file of stage {part.stage} does not have the SHA-256 that its manifest says"
                 )
             return read_checked(self._work_path, expected), found
         except OSError as error:

@@ -23,11 +23,11 @@ from common.faults import NO_FAULTS, Faults
 from common.files import disk_error
 from common.log import EventLog
 from node.context import RoundContext
-from node.engine import Engine, set_threads
+from node.engine import Engine, Priority, set_threads
 from node.peers import AddressBook
 from node.session import Session, now_ms
 from node.stage_service import StageService
-from node.station import Station
+from node.station import Station, build_local
 from node.versions import Versions
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, PeerKey
@@ -306,14 +306,16 @@ class Worker:
             "assigned", stage=context.stage, stages=context.stages, generation=context.generation, round=context.round
         )
         logger.info("stage %d of %d is assigned to us", context.stage, context.stages)
+        local = await self._engine.run(Priority.STEP, build_local, context)
         self._station = Station(
+            local,
+            context,
             carrier=self._carrier,
             key=self._key,
             session=self._session,
             engine=self._engine,
             service=self._service,
             book=self._book,
-            first=context,
             state_dir=self._state_dir,
             event=self._events.write,
             poke=self._report_wanted.set,
