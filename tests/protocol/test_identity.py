@@ -250,7 +250,7 @@ def test_the_libp2p_daemon_gives_our_identity_file_the_same_peer_id(tmp_path: Pa
 
     async def peer_id() -> str:
         daemon = await p2p.P2P.create(
-            identity_path=str(tmp_path / "peer.key"), host_maddrs=["/ip4/127.0.0.1/tcp/0"], dht_mode="client"
+            identity_path=str(tmp_path / "peer.key"), host_maddrs=["/ip4/127.0.0.1/tcp/0"], dht_mode="client", startup_timeout=60
         )
         try:
             return daemon.peer_id.to_base58()
