@@ -33,7 +33,7 @@ def round_line(entry: Mapping[str, Any]) -> str:
     """A finished round in one line."""
     seconds = float(entry.get("seconds") or 0)
     speed = f", {float(entry['frames']) / seconds:.0f} frames/s" if seconds > 0 else ""
-    accepted = "/".join(str(len(stage["accepted"])) for stage in entry.get("stages", ()))
+    accepted = "/".join(str(stage["accepted"]) for stage in entry.get("stages", ()))
     refused = sum(len(stage["refused"]) for stage in entry.get("stages", ()))
     trouble = f", {refused} refused" if refused else ""
     return (

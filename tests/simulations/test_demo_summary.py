@@ -11,7 +11,7 @@ from simulations.simulate import run_file
 
 
 def report(**changes: Any) -> dict[str, Any]:
-    stage = {"rule": "mean", "f": 0, "n": 2, "tolerates": 0, "accepted": ["a", "b"], "refused": []}
+    stage = {"rule": "mean", "f": 0, "n": 2, "tolerates": 0, "accepted": 2, "refused": []}
     rounds = [
         {"round": number, "loss": loss, "heldout_loss": loss + 0.1, "frames": 1000, "seconds": 2.0, "stages": [stage] * 3}
         for number, loss in ((1, 5.0), (2, 4.4))

@@ -16,7 +16,7 @@ def status(phase: str = "OPEN", rounds: int = 1) -> dict[str, Any]:
         "heldout_loss": None,
         "frames": 1000,
         "seconds": 4.0,
-        "stages": [{"accepted": ["a", "b"], "refused": []}, {"accepted": ["a"], "refused": ["b"]}],
+        "stages": [{"accepted": 2, "refused": []}, {"accepted": 1, "refused": [["b", "few frames"]]}],
     }
     return {
         "run_id": "run-7",
