@@ -113,12 +113,12 @@ class Core:
         logger.info("member %s joined (%s)", member[:12], request.operator[:80] or "no operator named")
 
     def seen(self, member: str) -> Member | None:
-        """A member gave a sign of life; one that was lost is live again. None: it never joined."""
+        """A member gave a sign of life; one that was lost, but not barred, is live again. None: it never joined."""
         known = self.state.members.get(member)
         if known is None:
             return None
         self.last_seen[member] = self.clock()
-        if not known.live:
+        if not known.live and not known.barred:
             logger.info("member %s is back", member[:12])
             self.emit("revived", member=member)
         return known
@@ -129,9 +129,9 @@ class Core:
             self.emit("left", member=member, reason=f"left: {reason[:200]}", report=self._last_words(member), nonce=nonce)
             logger.info("member %s left: %s", member[:12], reason[:200])
 
-    def lose(self, member: str, reason: str) -> None:
-        """Give a silent member up; its assignment and its unfinished leases end."""
-        self.emit("lost", member=member, reason=reason, report=self._last_words(member))
+    def lose(self, member: str, reason: str, *, barred: bool = False) -> None:
+        """Give a member up; its assignment and its unfinished leases end. A barred one must join anew to be live again."""
+        self.emit("lost", member=member, reason=reason, barred=barred, report=self._last_words(member))
         logger.warning("member %s is lost: %s", member[:12], reason)
 
     def assign(self, member: str, stage: int, reason: str) -> None:
@@ -175,7 +175,7 @@ class Core:
         stage = member.stage
         self.emit("mismatch", member=member.member, stage=stage, base_cid=self.state.base_cid, found=weights_sha256.hex())
         if self.state.members[member.member].mismatches > MISMATCHES_ALLOWED:
-            self.lose(member.member, "it keeps loading other weights than the version's")
+            self.lose(member.member, "it keeps loading other weights than the version's", barred=True)
         else:
             self.assign(member.member, stage, "it loaded other weights than the version's and must load them again")
 

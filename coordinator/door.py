@@ -84,10 +84,10 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         try:
             header, watch = self._open(request, "watch", pb.WatchRequest)
             member = self._known(header)
+            if watch.HasField("report"):
+                core.take_report(member, watch.report)
         except HocketError as error:
             await _abort(context, error)
-        if watch.HasField("report"):
-            core.take_report(member, watch.report)
         # A watch that is held says nothing about the member; so it is held for less than the silence bound.
         await core.news(watch.known_revision, min(max(watch.wait_s, 0.0), core.config.membership.silence_s / 3))
         return self._sign("watch", self._view(member.member), member.member)
@@ -97,9 +97,9 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         try:
             header, lease = self._open(request, "lease", pb.LeaseRequest)
             member = self._known(header)
+            reply = self._core.grant_lease(member, lease, _nonce(header))
         except HocketError as error:
             await _abort(context, error)
-        reply = self._core.grant_lease(member, lease, _nonce(header))
         if isinstance(reply, Refused):
             reply = pb.LeaseReply(granted=False, reason=reply.reason)
         return self._sign("lease", reply, member.member)
@@ -129,9 +129,9 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             name = member_id(header.public_key)
             if name not in self._core.state.members:
                 raise HocketError(Code.PEER_REFUSED, "you have not joined")
+            self._core.leave(name, leave.reason, _nonce(header))
         except HocketError as error:
             await _abort(context, error)
-        self._core.leave(name, leave.reason, _nonce(header))
         return self._sign("leave", pb.LeaveReply(), name)
 
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:

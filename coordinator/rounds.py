@@ -156,7 +156,7 @@ def _open(facts: Facts, now: float) -> Decision:
     missing = [index for index, stage in enumerate(facts.stages) if stage.live == 0]
     gap = f"; {_names(missing)} has no replica" if missing else ""
     if now < until:
-        return Decision(None, f"{facts.leases_outstanding} leases are being trained{gap}", wake_at=until)
+        return Decision(None, f"leases are being trained{gap}", wake_at=until)
     if facts.frames_done == 0:
         return Decision(None, f"nothing is trained after {facts.open_limit_s:.1f} s{gap}: the round stays open")
     return Decision(Phase.CLOSING, f"the deadline of {facts.open_limit_s:.1f} s has passed{gap}")

@@ -19,12 +19,16 @@ NONCES = 4096       # accepted messages remembered over a restart; more within t
 
 @dataclass
 class Member:
-    """Someone who joined. `stage` is None while unassigned; a member that is not `live` is lost or has left."""
+    """Someone who joined. `stage` is None while unassigned; a member that is not `live` is lost or has left.
+
+    A `barred` one has to start a new process before it is given work again.
+    """
 
     member: str
     peer_id: str
     operator: str = ""
     live: bool = True
+    barred: bool = False
     stage: int | None = None
     last_stage: int | None = None
     generation: int = 0
@@ -178,7 +182,7 @@ class RunState:
         if known is not None:
             # A new process of a known member: what the old one was doing is gone, its number goes on rising.
             self._end(known, "joined anew")
-            member.generation, member.last_stage, member.mismatches = known.generation, known.last_stage, known.mismatches
+            member.generation, member.last_stage = known.generation, known.last_stage
         self.members[member.member] = member
         self._remember_nonce(data)
 
@@ -189,7 +193,7 @@ class RunState:
     def _lost(self, time: float, data: dict[str, Any]) -> None:
         member = self.members[data["member"]]
         self._end(member, data["reason"])
-        member.live, member.reason = False, data["reason"]
+        member.live, member.reason, member.barred = False, data["reason"], data.get("barred", False)
         self._keep_report(data)
         self._remember_nonce(data)
 
