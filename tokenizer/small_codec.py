@@ -26,6 +26,7 @@ from common.errors import Code, HocketError
 from common.files import atomic_write
 from tokenizer.codec import SMALL_FORMAT, Codec, check_n_codebooks, read_config
 
+MAX_CARD_BYTES = 1 << 16
 FLOOR = 1e-5  # of mel magnitudes before the logarithm: -100 dB
 
 
@@ -197,11 +198,13 @@ class SmallCodec(Codec):
     Args:
         net: the networks; they are put into evaluation mode.
         n_codebooks: books to use; all if None.
+        card: what the weights were made from, with licences; it goes where the codec is saved.
     """
 
     kind = "hocket"
 
-    def __init__(self, net: SmallCodecNet, *, n_codebooks: int | None = None) -> None:
+    def __init__(self, net: SmallCodecNet, *, n_codebooks: int | None = None, card: str = "") -> None:
+        self.card = card
         self.net = net.eval().requires_grad_(False)
         self.config = net.config
         self.sample_rate = net.config.sample_rate
@@ -225,13 +228,15 @@ class SmallCodec(Codec):
             raise HocketError(Code.CODEC_UNREADABLE, f"{folder / 'config.json'}: {where} {first['msg']}") from error
         net = build_net(config, 0)
         load_weights(net, folder / "model.safetensors")
-        return cls(net, n_codebooks=n_codebooks)
+        return cls(net, n_codebooks=n_codebooks, card=read_card(folder))
 
     def save(self, folder: Path) -> None:
         tensors = {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
         atomic_write(folder / "model.safetensors", save(tensors))
         text = json.dumps(self.config.model_dump(), indent=2) + "\n"
         atomic_write(folder / "config.json", text.encode())
+        if self.card:
+            atomic_write(folder / "CARD.md", self.card.encode())
 
     def codebook_vectors(self) -> np.ndarray:
         return self.net.codebooks[: self.n_codebooks].numpy().copy()
@@ -252,6 +257,22 @@ class SmallCodec(Codec):
     def _decode(self, codes: np.ndarray) -> np.ndarray:
         latents = self.net.dequantise(torch.from_numpy(codes.T.copy())[None])
         return self.net.decode(latents)[0].numpy().copy()
+
+
+def read_card(folder: Path) -> str:
+    """The text of `folder`/CARD.md, or nothing where there is none; CODEC_UNREADABLE if it is no text of a sensible size."""
+    path = folder / "CARD.md"
+    if not path.exists():
+        return ""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_CARD_BYTES + 1)
+        text = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HocketError(Code.CODEC_UNREADABLE, f"{path} ({error})") from error
+    if len(data) > MAX_CARD_BYTES:
+        raise HocketError(Code.CODEC_UNREADABLE, f"{path} is larger than {MAX_CARD_BYTES} bytes")
+    return text
 
 
 def build_net(config: SmallCodecConfig, seed: int) -> SmallCodecNet:
