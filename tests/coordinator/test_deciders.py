@@ -192,7 +192,8 @@ any_facts = st.builds(
     Facts, phase=st.sampled_from(Phase), since=st.just(1000.0), stages=st.lists(stage_facts, min_size=1, max_size=4).map(tuple),
     covered_since=st.none() | st.just(1000.0), replicas_wanted=st.integers(1, 3), gather_s=seconds,
     versions_left=st.integers(0, 2), base_evaluated=st.booleans(), planned_rows=st.integers(0, 20),
-    target_rows=st.integers(0, 20), leases_outstanding=st.integers(0, 3), frames_done=st.integers(0, 5), prepare_limit_s=seconds, open_limit_s=seconds,
+    target_rows=st.integers(0, 20), leases_outstanding=st.integers(0, 3), frames_done=st.integers(0, 5),
+    prepare_limit_s=seconds, open_limit_s=seconds,
     close_limit_s=seconds, evaluate_limit_s=seconds, aggregated=st.booleans(),
 )  # fmt: skip
 

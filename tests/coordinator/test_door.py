@@ -77,8 +77,8 @@ async def signatures(member: Any, ticket: Any) -> None:
     assert (await refusal(member.stub.Watch(changed)))[0] is unauthenticated
     assert (await refusal(member.stub.Watch(member.sign("lease", request))))[0] is unauthenticated
     assert (await refusal(member.stub.Watch(member.sign("watch", request, receiver=member.id))))[0] is unauthenticated
-    late = make_signed(member.key, method="watch", payload=request, run_id=ticket.run_id, now_ms=int(time.time() * 1000) - 120_000,
-                       receiver=good_receiver(ticket))  # fmt: skip
+    late = make_signed(member.key, method="watch", payload=request, run_id=ticket.run_id, receiver=good_receiver(ticket),
+                       now_ms=int(time.time() * 1000) - 120_000)  # fmt: skip
     code, text = await refusal(member.stub.Watch(late))
     assert code is unauthenticated and "clocks" in text
     other_run = make_signed(member.key, method="watch", payload=request, run_id="other", now_ms=int(time.time() * 1000),
@@ -138,7 +138,8 @@ async def updates(first: Any, last: Any, state_dir: Any) -> None:
     assert code is grpc.StatusCode.ABORTED and "signed" in text
     size = sum(array.nbytes for array in tensors.values())
     for changes, reason in (
-        ({"round": 7}, "phase"), ({"base_cid": "bafkother"}, "base"), ({"generation": 99}, "assignment"), ({"stage": 1}, "assignment"),
+        ({"round": 7}, "phase"), ({"base_cid": "bafkother"}, "base"), ({"generation": 99}, "assignment"),
+        ({"stage": 1}, "assignment"),
         ({"size_bytes": size * 3}, "bytes"), ({"size_bytes": 8}, "bytes"), ({"size_bytes": 1 << 40}, "bytes"),
     ):  # fmt: skip
         receipt = await first.submit(tensors, **changes)

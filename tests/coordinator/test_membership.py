@@ -86,8 +86,8 @@ def test_wrong_weights_are_noticed_and_must_be_loaded_again(scripted: SimpleName
         async def rest() -> None:
             while True:
                 found = await status(world.members[0])
-                reasons = [one["reason"] for stage in (0, 1) for one in replicas(found, stage).values() if one["member"] == wrong.id]
-                if any("other weights" in reason for reason in reasons):
+                listed = [one for stage in (0, 1) for one in replicas(found, stage).values() if one["member"] == wrong.id]
+                if any("other weights" in one["reason"] for one in listed):
                     wrong.alive = False
                     return
                 await asyncio.sleep(0.05)
