@@ -165,6 +165,8 @@ def _check(utterance: UtteranceLike, config: ModelConfig, number: int) -> None:
         raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: durations do not sum to {utterance.n_frames} frames")
     if int(np.max(phonemes)) >= config.n_phonemes:
         raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: phoneme id beyond {config.n_phonemes - 1}")
+    if not 0 <= int(np.min(utterance.word_starts)) <= int(np.max(utterance.word_starts)) <= 1:
+        raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: a word start that is neither 0 nor 1")
     if int(np.max(codes)) >= config.codebook_size:
         raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: code beyond {config.codebook_size - 1}")
 
@@ -198,6 +200,8 @@ def collate(utterances: Sequence[UtteranceLike], config: ModelConfig, languages:
             embedding = np.asarray(utterance.speaker_embedding, np.float32)
             if embedding.shape != (config.speaker_dim,):
                 raise HocketError(Code.SHARD_DAMAGED, f"speaker embedding {embedding.shape}, not ({config.speaker_dim},)")
+            if not np.isfinite(embedding).all():
+                raise HocketError(Code.SHARD_DAMAGED, "a speaker embedding that is not finite")
             speaker[row] = embedding
         if languages:
             if utterance.language not in languages:

@@ -195,6 +195,8 @@ def test_damaged_utterances_are_named() -> None:
         replace(good, word_starts=good.word_starts[:-1]),
         replace(good, codes=good.codes[:1]),
         replace(good, speaker_embedding=np.zeros(3, np.float32)),
+        replace(good, speaker_embedding=np.full(config.speaker_dim, np.nan, np.float32)),
+        replace(good, word_starts=good.word_starts + 2),
     ]
     for utterance in broken:
         with pytest.raises(HocketError) as caught:
