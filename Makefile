@@ -6,13 +6,14 @@
 
 SHELL := /bin/bash
 VENV  := .venv
+INTEROP := .venv-interop
 PY    := $(VENV)/bin/python
 OUT   ?= demo-out
 ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help setup setup-dev demo test lint unit bench constraints clean
+.PHONY: help setup setup-dev setup-interop demo test lint unit bench constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,8 +45,17 @@ lint: setup-dev
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+# The interoperability test's client lives in an environment of its own; where it cannot be built, that test skips with a reason.
 unit: setup-dev
+	-@$(MAKE) --no-print-directory setup-interop
 	$(PY) -m pytest -m "not soak"
+
+setup-interop: $(INTEROP)/.installed
+
+$(INTEROP)/.installed: constraints-interop.txt | $(PY)
+	@$(PY) -m venv $(INTEROP)
+	@$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-interop.txt || { rm -rf $(INTEROP); exit 1; }
+	@touch $@
 
 bench: setup
 	@mkdir -p bench-out
@@ -57,4 +67,4 @@ constraints: setup-dev
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
