@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from google.protobuf.message import DecodeError
 
@@ -47,7 +48,8 @@ class Errand:
     """One microbatch on its way down.
 
     Args:
-        microbatch_id, frames, inner_step_frames, mode: of the microbatch.
+        microbatch_id, frames, mode: of the microbatch.
+        inner_step_frames: of the sender's inner step, so that frames / inner_step_frames is the microbatch's share of it.
         attempts: failed tries that may still be spent from here on down, the last one included.
         deadline: in the loop's time, when an answer is of no more use.
     """
@@ -58,6 +60,10 @@ class Errand:
     mode: pb.Mode
     attempts: int
     deadline: float
+
+    @property
+    def share(self) -> Fraction:
+        return Fraction(self.frames, self.inner_step_frames)
 
 
 @dataclass
@@ -135,7 +141,7 @@ class Downstream:
             now = loop.time()
             if attempt.spent >= errand.attempts:
                 raise self._failed(attempt, f"no try is left after {attempt.reason}")
-            choice = router.choose(errand.frames, now=now, avoid=attempt.tried)
+            choice = router.choose(errand.share, now=now, avoid=attempt.tried)
             if choice.peer is None:
                 if now + choice.wait_s >= errand.deadline - HOP_MARGIN_S:
                     raise self._failed(attempt, choice.reason)
@@ -143,7 +149,7 @@ class Downstream:
                 continue
             budget_s = errand.deadline - HOP_MARGIN_S - now
             if budget_s <= 0:
-                router.pause(choice.peer, errand.frames, now=now, why="no time left", pause_s=0.0)
+                router.pause(choice.peer, errand.share, now=now, why="no time left", pause_s=0.0)
                 raise self._failed(attempt, f"no time is left after {attempt.reason or 'waiting'}")
             attempt.first_sent = min(attempt.first_sent, now)
             entry = self._members[choice.peer]
@@ -245,14 +251,13 @@ class Downstream:
     def _peer_failed(self, errand: Errand, peer: str, reason: str, attempt: _Attempt, sent: float) -> None:
         """A replica failed: one try is spent, it is left alone, and its address is looked up again."""
         now = asyncio.get_running_loop().time()
-        back_off_s = self._routers[errand.mode].failed(peer, errand.frames, now=now, why=reason)
+        back_off_s = self._routers[errand.mode].failed(peer, errand.share, now=now, why=reason)
         attempt.spent += 1
         attempt.tried.append(peer)
         attempt.reason = reason
         if not attempt.failed_peer:
             attempt.failed_peer, attempt.failed_at = peer, now
-        if errand.mode == pb.TRAIN:
-            self.stats.suspects.add(peer)
+        self.stats.suspects.add(peer)
         logger.warning("microbatch %d: %s failed, left alone for %.1f s: %s", errand.microbatch_id, peer, back_off_s, reason)
         self._event(
             "suspected",
@@ -275,7 +280,7 @@ class Downstream:
         word = pb.Refusal.Name(answer.refusal) if answer.refusal in pb.Refusal.values() else str(answer.refusal)
         detail = f"{word}: {answer.detail[:200]}"
         if answer.refusal == pb.DOWNSTREAM_FAILED:
-            router.pause(peer, errand.frames, now=now, why=detail, pause_s=0.0)
+            router.pause(peer, errand.share, now=now, why=detail, pause_s=0.0)
             raise Refused(
                 pb.DOWNSTREAM_FAILED,
                 answer.detail[:200],
@@ -285,14 +290,14 @@ class Downstream:
             )
         attempt.reason = detail
         if answer.refusal == pb.DRAINING:
-            router.drained(peer, errand.frames)
+            router.drained(peer, errand.share)
         elif answer.refusal == pb.BUSY:
-            router.pause(peer, errand.frames, now=now, why=detail)
+            router.pause(peer, errand.share, now=now, why=detail)
         elif answer.refusal in (pb.WRONG_ROUND, pb.WRONG_BASE, pb.FENCED, pb.NOT_A_MEMBER):
-            router.pause(peer, errand.frames, now=now, why=detail, pause_s=OTHER_ROUND_PAUSE_S)
+            router.pause(peer, errand.share, now=now, why=detail, pause_s=OTHER_ROUND_PAUSE_S)
         else:
             # BAD_INPUT, or a word we do not know: a try, but no mark; the input may be at fault.
-            router.pause(peer, errand.frames, now=now, why=detail)
+            router.pause(peer, errand.share, now=now, why=detail)
             attempt.spent += 1
             attempt.tried.append(peer)
         logger.info("microbatch %d: %s refused: %s", errand.microbatch_id, peer, detail)
@@ -306,7 +311,7 @@ class Downstream:
     def _note_recovery(self, errand: Errand, peer: str, attempt: _Attempt) -> None:
         """A microbatch that met a failed replica has been answered by another."""
         now = asyncio.get_running_loop().time()
-        if not attempt.failed_peer:
+        if not attempt.failed_peer or errand.mode != pb.TRAIN:
             return
         waited_s = now - attempt.first_sent
         self.stats.reroutes += 1

@@ -125,9 +125,8 @@ class Feeder:
         batches = await asyncio.to_thread(
             cut_microbatches, utterances, max(1, settings.microbatches_per_inner_step), context.config, self._languages
         )
-        total = sum(batch.frames for batch in batches)
         results = await asyncio.gather(
-            *(self._microbatch(lease.first_microbatch_id + index, batch, total) for index, batch in enumerate(batches))
+            *(self._microbatch(lease.first_microbatch_id + index, batch, len(batches)) for index, batch in enumerate(batches))
         )
         await self._replica.end_partial_step()
         counted = [frames for frames in results if frames]
@@ -154,8 +153,13 @@ class Feeder:
                 await asyncio.sleep(READ_PAUSE_S)
         raise RuntimeError("unreachable")
 
-    async def _microbatch(self, identifier: int, batch: TextBatch, total: int) -> int:
-        """Forward, await the gradient, backward; returns the frames counted, 0 when the microbatch was lost."""
+    async def _microbatch(self, identifier: int, batch: TextBatch, of: int) -> int:
+        """Forward, await the gradient, backward; returns the frames counted, 0 when the microbatch was lost.
+
+        Each of the `of` microbatches is announced as an equal share of the inner step. Their frames are nearly equal only:
+        shares by exact frames would leave every replica behind us a little short of a whole step, waiting for one
+        microbatch of the next lease and taking too large a step with it.
+        """
         context, replica, settings = self._context, self._replica, self._context.settings
         loop = asyncio.get_running_loop()
         began = time.monotonic()
@@ -164,6 +168,7 @@ class Feeder:
             logger.error("microbatch %d was leased twice and is left out", identifier)
             return 0
         taken = None
+        total = of * batch.frames
         try:
             taken = await replica.admit(identifier, batch.frames, total, counts=True, hold_s=settings.step_deadline_s)
             self._faults.reach("node.forward.before", round=context.round, stage=0, microbatch=identifier)

@@ -1,10 +1,12 @@
 """Chooses the replica of the next stage for each microbatch: balanced, and away from replicas that fail.
 
 Random picks starve replicas of their share of an inner step. The rule here is the opposite: within each inner step
-of the sender, the replica with the fewest assigned frames gets the next microbatch; ties are broken in a rotation
+of the sender, the replica with the smallest assigned share gets the next microbatch; ties are broken in a rotation
 that starts at the sender's own index and moves on with every step, so that several senders do not all begin with
 the same replica. What one step left uneven is carried into the next, at most one microbatch deep, so a replica that
 comes back is not flooded.
+
+A microbatch's share is a fraction of the inner step of the sender it came from; shares are added exactly.
 
 A pure decider: `now` comes in, a choice and its reason come out.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Choice:
 
 @dataclass
 class _Replica:
-    level_frames: int = 0
+    level: Fraction = Fraction(0)
     failures: int = 0
     retry_at: float = -math.inf
     why: str = ""
@@ -65,7 +68,7 @@ class Router:
         self._back_off_limit_s = back_off_limit_s
         self._busy_s = busy_s
         self._step = 0
-        self._largest_frames = 0
+        self._largest = Fraction(0)
         self._replicas: dict[str, _Replica] = {}
         self.replace(replicas)
 
@@ -75,7 +78,7 @@ class Router:
 
     def replace(self, replicas: Sequence[str]) -> None:
         """Follow a new roster: replicas that stay keep their state, new ones start level with the least loaded."""
-        level = min((replica.level_frames for replica in self._replicas.values()), default=0)
+        level = min((replica.level for replica in self._replicas.values()), default=Fraction(0))
         self._replicas = {peer: self._replicas.get(peer) or _Replica(level) for peer in replicas}
 
     def begin_step(self, step: int) -> None:
@@ -83,16 +86,16 @@ class Router:
         if step == self._step:
             return
         self._step = step
-        lowest = min((replica.level_frames for replica in self._replicas.values()), default=0)
+        lowest = min((replica.level for replica in self._replicas.values()), default=Fraction(0))
         for replica in self._replicas.values():
-            replica.level_frames = min(replica.level_frames - lowest, self._largest_frames)
-        self._largest_frames = 0
+            replica.level = min(replica.level - lowest, self._largest)
+        self._largest = Fraction(0)
 
-    def choose(self, frames: int, *, now: float, avoid: Collection[str] = ()) -> Choice:
-        """Assign a microbatch of `frames` frames.
+    def choose(self, share: Fraction, *, now: float, avoid: Collection[str] = ()) -> Choice:
+        """Assign a microbatch.
 
         Args:
-            frames: of the microbatch; counted towards the chosen replica's share.
+            share: of an inner step that the microbatch is.
             now: seconds, any clock that does not go back.
             avoid: replicas that this microbatch has been to; one of them is chosen only when no other can be.
         """
@@ -106,10 +109,10 @@ class Router:
         fresh = [peer for peer in ready if peer not in avoid]
         order = {peer: index for index, peer in enumerate(self._replicas)}
         turn = self._start + self._step
-        chosen = min(fresh or ready, key=lambda peer: (self._replicas[peer].level_frames, (order[peer] - turn) % len(order)))
-        reason = "least assigned frames in this inner step" if fresh else "all others have been tried or cannot be"
-        self._replicas[chosen].level_frames += frames
-        self._largest_frames = max(self._largest_frames, frames)
+        chosen = min(fresh or ready, key=lambda peer: (self._replicas[peer].level, (order[peer] - turn) % len(order)))
+        reason = "smallest assigned share of this inner step" if fresh else "all others have been tried or cannot be"
+        self._replicas[chosen].level += share
+        self._largest = max(self._largest, share)
         return Choice(chosen, reason)
 
     def succeeded(self, peer: str) -> None:
@@ -118,18 +121,23 @@ class Router:
             self._replicas[peer].failures = 0
             self._replicas[peer].retry_at = -math.inf
 
-    def failed(self, peer: str, frames: int, *, now: float, why: str) -> float:
-        """The replica failed a microbatch of `frames` frames; returns for how many seconds it is left alone."""
+    def failed(self, peer: str, share: Fraction, *, now: float, why: str) -> float:
+        """The replica failed a microbatch; returns for how many seconds it is left alone.
+
+        Microbatches that were at the replica when it was first found failing tell nothing new: they do not add to the back-off.
+        """
         if peer not in self._replicas:
             return 0.0
         replica = self._replicas[peer]
-        replica.level_frames = max(0, replica.level_frames - frames)
+        replica.level = max(Fraction(0), replica.level - share)
+        if replica.failures and now < replica.retry_at:
+            return replica.retry_at - now
         back_off_s = min(self._back_off_limit_s, self._back_off_s * 2.0**replica.failures)
         replica.failures += 1
         replica.retry_at, replica.why = now + back_off_s, why
         return back_off_s
 
-    def pause(self, peer: str, frames: int, *, now: float, why: str, pause_s: float | None = None) -> None:
+    def pause(self, peer: str, share: Fraction, *, now: float, why: str, pause_s: float | None = None) -> None:
         """The replica is well but takes nothing now: no mark against it, a short pause, its share given back.
 
         Args:
@@ -137,13 +145,13 @@ class Router:
         """
         if peer in self._replicas:
             replica = self._replicas[peer]
-            replica.level_frames = max(0, replica.level_frames - frames)
+            replica.level = max(Fraction(0), replica.level - share)
             until = now + (self._busy_s if pause_s is None else pause_s)
             if until > replica.retry_at:
                 replica.retry_at, replica.why = until, why
 
-    def drained(self, peer: str, frames: int) -> None:
+    def drained(self, peer: str, share: Fraction) -> None:
         """The replica closes its round: it takes nothing more before the next one."""
         if peer in self._replicas:
-            self._replicas[peer].level_frames = max(0, self._replicas[peer].level_frames - frames)
+            self._replicas[peer].level = max(Fraction(0), self._replicas[peer].level - share)
             self._replicas[peer].drained = True

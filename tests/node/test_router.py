@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -19,18 +20,18 @@ def peers(count: int) -> list[str]:
 @given(
     count=st.integers(1, 6),
     start=st.integers(0, 5),
-    steps=st.lists(st.lists(st.integers(1, 400), min_size=1, max_size=24), min_size=1, max_size=8),
+    steps=st.lists(st.lists(st.fractions(Fraction(1, 400), 1), min_size=1, max_size=24), min_size=1, max_size=8),
 )
-def test_every_replica_gets_its_share_of_every_inner_step(count: int, start: int, steps: list[list[int]]) -> None:
+def test_every_replica_gets_its_share_of_every_inner_step(count: int, start: int, steps: list[list[Fraction]]) -> None:
     router = Router(peers(count), start=start)
-    carried = 0
+    carried = Fraction(0)
     for step, microbatches in enumerate(steps):
         router.begin_step(step)
-        assigned = Counter(dict.fromkeys(peers(count), 0))
-        for frames in microbatches:
-            choice = router.choose(frames, now=0.0)
+        assigned = dict.fromkeys(peers(count), Fraction(0))
+        for share in microbatches:
+            choice = router.choose(share, now=0.0)
             assert choice.peer is not None
-            assigned[choice.peer] += frames
+            assigned[choice.peer] += share
         largest = max(microbatches)
         assert max(assigned.values()) - min(assigned.values()) <= largest + carried
         carried = largest
@@ -40,7 +41,7 @@ def test_every_replica_gets_its_share_of_every_inner_step(count: int, start: int
 def test_equal_microbatches_are_split_exactly(count: int, per_replica: int, start: int, step: int) -> None:
     router = Router(peers(count), start=start)
     router.begin_step(step)
-    chosen = Counter(router.choose(100, now=0.0).peer for _ in range(count * per_replica))
+    chosen = Counter(router.choose(Fraction(100), now=0.0).peer for _ in range(count * per_replica))
     assert set(chosen.values()) == {per_replica}
 
 
@@ -50,7 +51,7 @@ def test_senders_begin_with_different_replicas(count: int, step: int) -> None:
     for start in range(count):
         router = Router(peers(count), start=start)
         router.begin_step(step)
-        first.append(router.choose(1, now=0.0).peer)
+        first.append(router.choose(Fraction(1), now=0.0).peer)
     assert len(set(first)) == count
 
 
@@ -59,68 +60,76 @@ def test_a_failed_replica_is_left_alone_longer_each_time_and_then_tried_again() 
     now = 0.0
     waits = []
     for _ in range(4):
-        while (choice := router.choose(10, now=now)).peer != "peer-0":
+        while (choice := router.choose(Fraction(10), now=now)).peer != "peer-0":
             assert choice.peer == "peer-1"
-        waits.append(router.failed("peer-0", 10, now=now, why="silent"))
-        assert router.choose(10, now=now).peer == "peer-1"
-        assert router.choose(10, now=now + waits[-1] - 0.001).peer == "peer-1"
+        waits.append(router.failed("peer-0", Fraction(10), now=now, why="silent"))
+        assert router.choose(Fraction(10), now=now).peer == "peer-1"
+        assert router.choose(Fraction(10), now=now + waits[-1] - 0.001).peer == "peer-1"
         now += waits[-1]
     assert waits == [2.0, 4.0, 5.0, 5.0]
     router.succeeded("peer-0")
-    assert router.failed("peer-0", 0, now=now, why="silent") == 2.0
+    assert router.failed("peer-0", Fraction(0), now=now, why="silent") == 2.0
+
+
+def test_microbatches_that_fail_together_count_as_one_failure() -> None:
+    router = Router(peers(2), back_off_s=2.0)
+    assert router.failed("peer-0", Fraction(1), now=0.0, why="silent") == 2.0
+    assert router.failed("peer-0", Fraction(1), now=0.5, why="silent") == 1.5
+    assert router.choose(Fraction(1), now=2.0, avoid={"peer-1"}).peer == "peer-0"
+    assert router.failed("peer-0", Fraction(1), now=2.0, why="silent") == 4.0
 
 
 def test_with_no_replica_left_the_reason_and_the_wait_are_given() -> None:
     router = Router(peers(2), back_off_s=2.0)
     for peer in peers(2):
-        router.failed(peer, 0, now=1.0, why="went silent")
-    choice = router.choose(10, now=1.5)
+        router.failed(peer, Fraction(0), now=1.0, why="went silent")
+    choice = router.choose(Fraction(10), now=1.5)
     assert choice.peer is None and choice.wait_s == pytest.approx(1.5) and "went silent" in choice.reason
 
 
 def test_a_microbatch_goes_back_to_a_tried_replica_only_when_no_other_can_be_tried() -> None:
     router = Router(peers(3))
-    assert router.choose(10, now=0.0, avoid={"peer-0", "peer-1"}).peer == "peer-2"
-    router.failed("peer-2", 10, now=0.0, why="broken")
-    assert router.choose(10, now=0.0, avoid={"peer-0", "peer-1"}).peer in {"peer-0", "peer-1"}
+    assert router.choose(Fraction(10), now=0.0, avoid={"peer-0", "peer-1"}).peer == "peer-2"
+    router.failed("peer-2", Fraction(10), now=0.0, why="broken")
+    assert router.choose(Fraction(10), now=0.0, avoid={"peer-0", "peer-1"}).peer in {"peer-0", "peer-1"}
 
 
 def test_a_draining_replica_is_not_chosen_again_and_the_others_take_its_share() -> None:
     router = Router(peers(3))
-    router.drained("peer-1", 0)
-    chosen = Counter(router.choose(10, now=0.0).peer for _ in range(8))
+    router.drained("peer-1", Fraction(0))
+    chosen = Counter(router.choose(Fraction(10), now=0.0).peer for _ in range(8))
     assert chosen == {"peer-0": 4, "peer-2": 4}
-    router.drained("peer-0", 0)
-    router.drained("peer-2", 0)
-    assert router.choose(10, now=0.0).wait_s == math.inf
+    router.drained("peer-0", Fraction(0))
+    router.drained("peer-2", Fraction(0))
+    assert router.choose(Fraction(10), now=0.0).wait_s == math.inf
 
 
 def test_a_busy_replica_gets_a_short_pause_and_keeps_its_good_name() -> None:
     router = Router(peers(1), busy_s=0.1, back_off_s=2.0)
-    assert router.choose(10, now=0.0).peer == "peer-0"
-    router.pause("peer-0", 10, now=0.0, why="busy")
-    waiting = router.choose(10, now=0.05)
+    assert router.choose(Fraction(10), now=0.0).peer == "peer-0"
+    router.pause("peer-0", Fraction(10), now=0.0, why="busy")
+    waiting = router.choose(Fraction(10), now=0.05)
     assert waiting.peer is None and waiting.wait_s == pytest.approx(0.05)
-    assert router.choose(10, now=0.1).peer == "peer-0"
-    assert router.failed("peer-0", 10, now=0.2, why="silent") == 2.0
+    assert router.choose(Fraction(10), now=0.1).peer == "peer-0"
+    assert router.failed("peer-0", Fraction(10), now=0.2, why="silent") == 2.0
 
 
 def test_a_returning_replica_is_not_flooded() -> None:
     router = Router(peers(2), back_off_s=1.0)
-    router.failed("peer-0", 0, now=0.0, why="silent")
+    router.failed("peer-0", Fraction(0), now=0.0, why="silent")
     for _ in range(20):
-        assert router.choose(10, now=0.0).peer == "peer-1"
+        assert router.choose(Fraction(10), now=0.0).peer == "peer-1"
     router.begin_step(1)
-    chosen = [router.choose(10, now=2.0).peer for _ in range(9)]
+    chosen = [router.choose(Fraction(10), now=2.0).peer for _ in range(9)]
     assert chosen.count("peer-0") == 5
 
 
 def test_a_new_roster_keeps_what_is_known_and_starts_new_replicas_level() -> None:
     router = Router(["a", "b"], back_off_s=2.0)
     for _ in range(10):
-        router.choose(10, now=0.0)
-    router.failed("a", 10, now=0.0, why="silent")
+        router.choose(Fraction(10), now=0.0)
+    router.failed("a", Fraction(10), now=0.0, why="silent")
     router.replace(["a", "c"])
     assert router.replicas == ("a", "c")
-    assert {router.choose(10, now=0.0).peer for _ in range(3)} == {"c"}
-    assert Counter(router.choose(10, now=3.0).peer for _ in range(9))["c"] <= 5
+    assert {router.choose(Fraction(10), now=0.0).peer for _ in range(3)} == {"c"}
+    assert Counter(router.choose(Fraction(10), now=3.0).peer for _ in range(9))["c"] <= 5
