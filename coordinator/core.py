@@ -52,6 +52,7 @@ class Core:
         self.clock = clock
         self.manifest: VersionManifest | None = None
         self.last_seen: dict[str, float] = {}
+        self.broken: set[str] = set()
         self.reports: dict[tuple[str, int], dict[str, Any]] = {}
         self.bytes_sent: dict[str, dict[str, int]] = dict(state.bytes_sent)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
@@ -102,6 +103,7 @@ class Core:
         if len(others) >= self.config.membership.max_members:
             raise HocketError(Code.JOIN_REFUSED, f"the run has its {len(others)} members")
         self.last_seen[member] = self.clock()
+        self.broken.discard(member)
         self.emit(
             "joined", member=member, peer_id=request.peer_id, operator=request.operator[:200], nonce=nonce,
             report=self._last_words(member),
@@ -118,10 +120,16 @@ class Core:
         if known is None:
             return None
         self.last_seen[member] = self.clock()
+        self.broken.discard(member)
         if not known.live and not known.barred:
             logger.info("member %s is back", member[:12])
             self.emit("revived", member=member)
         return known
+
+    def connection_broke(self, member: str) -> None:
+        """A watch of the member was cut while it was held: unless it is heard of again soon, it is lost."""
+        self.broken.add(member)
+        self.wake.set()
 
     def leave(self, member: str, reason: str, nonce: Nonce) -> None:
         """A member says good-bye; again does no harm."""

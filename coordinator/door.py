@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +25,6 @@ from protocol.messages import NonceWindow, make_signed, open_signed
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 4 * 2**20
-SOONEST_WATCH_S = 0.05
 
 _STATUS_OF_CODE = {
     Code.SIGNATURE_INVALID: grpc.StatusCode.UNAUTHENTICATED,
@@ -89,7 +89,11 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         except HocketError as error:
             await _abort(context, error)
         # A watch that is held says nothing about the member; so it is held for less than the silence bound.
-        await core.news(watch.known_revision, min(max(watch.wait_s, 0.0), core.config.membership.silence_s / 3))
+        try:
+            await core.news(watch.known_revision, min(max(watch.wait_s, 0.0), core.config.membership.silence_s / 3))
+        except asyncio.CancelledError:
+            core.connection_broke(member.member)
+            raise
         return self._sign("watch", self._view(member.member), member.member)
 
     async def Lease(self, request: pb.Signed, context: Context) -> pb.Signed:

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 # A round or a lease is closed by its own end; its deadline is for those that never come, so it may be generous.
 OPEN_SLACK = 3.0
+RETURN_FACTOR = 3.0
+# A connection that broke while a watch was held mostly means that the process is gone; a live one is back soon.
+BROKEN_FACTOR = 0.25
 ASSIGNING = (Phase.GATHERING, Phase.PREPARING, Phase.OPEN)
 
 
@@ -53,6 +56,7 @@ class Driver:
                 continue
             if core.state.phase is Phase.AGGREGATING:
                 await self._assembly.run()
+                self._due_at = core.clock() + core.config.membership.silence_s
                 continue
             if core.state.phase is Phase.FINISHED:
                 self.finished.set()
@@ -79,9 +83,13 @@ class Driver:
     def _tend(self, now: float) -> None:
         core, state, silence_s = self._core, self._core.state, self._core.config.membership.silence_s
         for member in [one.member for one in state.members.values() if one.live]:
-            quiet_s = now - max(core.last_seen.get(member, 0.0), state.started_at)
-            if quiet_s > silence_s:
-                core.lose(member, f"silent for {quiet_s:.1f} s, the bound is {silence_s:.1f} s")
+            seen = core.last_seen.get(member)
+            # After a restart members come back at the pace of their own retries.
+            quiet_s, bound_s = (now - state.started_at, RETURN_FACTOR * silence_s) if seen is None else (now - seen, silence_s)
+            if member in core.broken:
+                bound_s *= BROKEN_FACTOR
+            if quiet_s > bound_s:
+                core.lose(member, f"silent for {quiet_s:.1f} s, the bound is {bound_s:.1f} s")
         if state.phase in ASSIGNING:
             candidates = [Candidate(one.member, one.stage, one.last_stage) for one in state.members.values() if one.live]
             for given in assign(candidates, state.stages):
@@ -115,7 +123,8 @@ class Driver:
             ready = [one for one in live if state.is_ready(one)]
             # After a restart the sums of this round are told again; an update that is in does not replace them.
             told = {one.member for one in ready if (one.member, one.generation) in core.reports}
-            awaited = sum((stage, one.member) not in state.updates or one.member not in told for one in ready)
+            trained = [one for one in ready if one.late_round != state.round]
+            awaited = sum((stage, one.member) not in state.updates or one.member not in told for one in trained)
             updates = sum(at == stage for at, _ in state.updates)
             stages.append(StageFacts(len(live), len(ready), awaited, updates))
         return Facts(

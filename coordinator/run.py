@@ -21,7 +21,8 @@ NONCES = 4096       # accepted messages remembered over a restart; more within t
 class Member:
     """Someone who joined. `stage` is None while unassigned; a member that is not `live` is lost or has left.
 
-    A `barred` one has to start a new process before it is given work again.
+    A `barred` one has to start a new process before it is given work again. `late_round` is a round for which it was ready only
+    when that was closing already.
     """
 
     member: str
@@ -33,6 +34,7 @@ class Member:
     last_stage: int | None = None
     generation: int = 0
     ready_base: str = ""
+    late_round: int = 0
     mismatches: int = 0
     reason: str = ""
     info: dict[str, Any] = field(default_factory=dict)
@@ -208,7 +210,9 @@ class RunState:
         self.members[data["member"]].mismatches += 1
 
     def _ready(self, time: float, data: dict[str, Any]) -> None:
-        self.members[data["member"]].ready_base = data["base_cid"]
+        member = self.members[data["member"]]
+        member.ready_base = data["base_cid"]
+        member.late_round = self.round if self.phase in (Phase.CLOSING, Phase.AGGREGATING) else 0
         if self.phase is Phase.PREPARING:
             _remember(self.prepare_s, time - max(self.phase_since, self.started_at))
 

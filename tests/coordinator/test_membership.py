@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +46,7 @@ def test_a_silent_member_is_replaced_and_may_come_back(scripted: SimpleNamespace
             by_stage[member.entry.stage].append(member)
         assert [len(by_stage[0]), len(by_stage[1])] == [2, 1]
         lone = by_stage[1][0]
-        # The only replica of stage 1 joins the first round and falls silent in it.
+        # The only replica of stage 1 joins the first round and falls silent in it, though its connection stands.
         await live_until(world.members, lambda: lone.view.phase in (pb.OPEN, pb.CLOSING))
         lone.alive = False
         others = by_stage[0]
@@ -68,7 +69,7 @@ def test_a_silent_member_is_replaced_and_may_come_back(scripted: SimpleNamespace
 
 @pytest.mark.timeout(240)
 def test_wrong_weights_are_noticed_and_must_be_loaded_again(scripted: SimpleNamespace) -> None:
-    scripted.prepare(count=2, replicas=1, silence=60, evaluate="false")
+    scripted.prepare(count=2, replicas=1, silence=20, evaluate="false")
     process = scripted.start()
     ticket = process.ticket()
 
@@ -105,6 +106,20 @@ def test_wrong_weights_are_noticed_and_must_be_loaded_again(scripted: SimpleName
         await live_until(world.members, lambda: world.members[0].view.phase == pb.FINISHED)
         found = await status(world.members[0])
         assert found["phase"] == "FINISHED" and len(found["rounds"]) == 2
+        # A connection that breaks is noticed long before the bound of a silent member, which is twenty seconds here.
+        broken = wrong
+        held = asyncio.ensure_future(broken.stub.Watch(broken.sign("watch", pb.WatchRequest(
+            known_revision=broken.view.revision + 1000, wait_s=6, report=broken.report()))))  # fmt: skip
+        await asyncio.sleep(0.5)
+        await broken.channel.close()
+        await asyncio.gather(held, return_exceptions=True)
+        started = time.monotonic()
+        while broken.alive:
+            found = await status(world.members[0])
+            listed = [one for stage in (0, 1) for one in replicas(found, stage).values() if one["member"] == broken.id]
+            broken.alive = all(one["alive"] for one in listed)
+            await asyncio.sleep(0.1)
+        assert time.monotonic() - started < 8
         # A member that leaves is gone at once.
         leaver = world.members[1]
         leaver.open("leave", await leaver.stub.Leave(leaver.sign("leave", pb.LeaveRequest(reason="bedtime"))), pb.LeaveReply)
