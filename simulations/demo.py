@@ -22,14 +22,14 @@ DEMO = SimulationSettings(
     preset="demo",
     stages=3,
     replicas=2,
-    rounds=8,
-    inner_steps=22,
+    rounds=10,
+    inner_steps=20,
     frames_per_inner_step=1700,
     microbatches_per_inner_step=4,
     inner_lr=4e-3,
     warm_up_steps=20,
     wire="bf16",
-    plan=Plan(kill=(Kill(round=3, stage=1, replica=0, after_share=0.4),)),
+    plan=Plan(kill=(Kill(round=3, stage=1, replica=0, after_share=0.5),)),
     time_limit_s=1500.0,
 )
 
