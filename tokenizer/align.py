@@ -312,7 +312,7 @@ def learn_alignment(
         loss = forward_sum(log_probs, batch.n_frames, batch.n_phonemes).mean()
         loss = loss + min(1.0, step / RAMP_STEPS) * binarisation(log_probs, durations)
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARM_UP_STEPS)
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * (1 + math.cos(math.pi * step / steps)) / 2
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
