@@ -22,7 +22,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 def loaded_by(modules: list[str]) -> set[str]:
     """The top-level packages in a fresh interpreter after importing `modules`."""
     answer = subprocess.run(
-        [sys.executable, "-c", PROBE, json.dumps(modules)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", PROBE, json.dumps(modules)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=100
     )
     return set(json.loads(answer.stdout.splitlines()[-1]))
 
