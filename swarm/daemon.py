@@ -127,13 +127,16 @@ class Daemon:
         self._watching = asyncio.create_task(self._watch())
 
     @classmethod
-    async def start(cls, identity_path: Path, listen: Sequence[str], state_dir: Path, options: LibP2POptions) -> Daemon:
-        """Start the daemon; it dials nobody.
+    async def start(
+        cls, identity_path: Path, listen: Sequence[str], state_dir: Path, options: LibP2POptions, *, relays: Sequence[str] = ()
+    ) -> Daemon:
+        """Start the daemon; by itself it dials nobody but relays, when it needs them.
 
         Args:
             identity_path: of the libp2p key in hivemind's format; made when absent.
             listen: multiaddresses such as `/ip4/127.0.0.1/tcp/0`.
             state_dir: for the socket directory.
+            relays: multiaddresses of the peers through which we may be reached if we are behind a NAT, with `options.relay`.
 
         Raises:
             HocketError: PORT_TAKEN, CARRIER_FAILED, OPTION_INVALID, STATE_UNREADABLE.
@@ -155,7 +158,8 @@ class Daemon:
                 identity_path=str(identity_path),
                 nat_port_map=options.nat_port_map,
                 startup_timeout=options.startup_timeout_s,
-                use_auto_relay=options.relay,
+                trusted_relays=list(relays) if options.relay else None,
+                use_auto_relay=options.relay and bool(relays),  # without a list of its own the daemon asks public peers
                 use_ipfs=False,
                 use_relay=options.relay,
             )

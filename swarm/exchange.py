@@ -9,14 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 from common.errors import Code, HocketError
 from swarm.carrier import WAITING_EVERY_S, Handler, Message, Part, PeerRefused
-from swarm.frames import FRAME, WAITING_FRAME, Assembler, FrameType, broken, encode, error_frame, frame_header, read_error
+from swarm.frames import (
+    FRAME,
+    SMALL_BYTES,
+    WAITING_FRAME,
+    Assembler,
+    FrameType,
+    broken,
+    encode,
+    error_frame,
+    frame_header,
+    read_error,
+)
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 STALL_S = 120.0
 IDLE_STREAM_S = 900.0
@@ -73,6 +86,15 @@ class FrameStream:
         finally:
             self._draining -= 1
 
+    def send_now(self, piece: Part) -> None:
+        """Write a small `piece` without waiting. If the stream is gone, whoever reads it meets that."""
+        if self.usable:
+            self._on_sent(memoryview(piece).nbytes)
+            try:
+                self._writer.write(piece)
+            except OSError as error:
+                logger.debug("a stream took no more: %s", error)
+
     async def send_message(self, message: Message) -> None:
         for piece in encode(message):
             await self.send(piece)
@@ -81,15 +103,24 @@ class FrameStream:
         """As `send_message`; apart so that a carrier for tests can lose or cut exactly the answer."""
         await self.send_message(message)
 
-    async def send_sign_of_life(self) -> None:
+    def send_sign_of_life(self) -> None:
         """A WAITING frame, unless earlier bytes still wait to be taken: those are as good a sign, and come first."""
         if not self._draining:
-            await self.send(WAITING_FRAME)
+            self.send_now(WAITING_FRAME)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._writer.close()
+
+
+async def within(deadline: float, step: Awaitable[T], otherwise: str) -> T:
+    """The result of `step`; PEER_SILENT with the detail `otherwise` if it is not over at `deadline` (on the loop's clock)."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await step
+    except TimeoutError as error:
+        raise HocketError(Code.PEER_SILENT, otherwise) from error
 
 
 async def call_over(
@@ -104,29 +135,33 @@ async def call_over(
         HocketError: PEER_SILENT, STREAM_BROKEN, MESSAGE_TOO_LARGE, PEER_REFUSED.
     """
     loop = asyncio.get_running_loop()
-    sending = asyncio.create_task(stream.send_message(request))
+    sending: asyncio.Task[None] | None = None
+    if request.body_size_bytes < SMALL_BYTES:
+        for piece in encode(request):
+            stream.send_now(piece)
+    else:
+        sending = asyncio.create_task(stream.send_message(request))
     assembler = Assembler(max_answer_bytes)
     try:
         while True:
             silent_at = loop.time() + silence_s
-            try:
-                async with asyncio.timeout_at(min(silent_at, deadline)):
-                    kind, payload = await stream.receive()
-            except TimeoutError as error:
-                late = deadline <= silent_at
-                why = "did not answer within the call's deadline" if late else f"sent nothing for {silence_s:g} s"
-                raise HocketError(Code.PEER_SILENT, f"{peer_id} {why}") from error
+            late = deadline <= silent_at
+            why = "did not answer within the call's deadline" if late else f"sent nothing for {silence_s:g} s"
+            limit, otherwise = min(silent_at, deadline), f"{peer_id} {why}"
+            kind, payload = await within(limit, stream.receive(), otherwise)
             if kind is FrameType.WAITING:
                 continue
             if kind is FrameType.ERROR:
                 raise PeerRefused(peer_id, *read_error(payload))
             answer = assembler.add(kind, payload)
-            if answer is not None:
-                async with asyncio.timeout_at(min(silent_at, deadline)):
-                    await sending  # over in a moment: the peer has read all of it
-                return answer
+            if answer is None:
+                continue
+            if sending is not None:
+                await within(limit, sending, otherwise)  # over in a moment: the peer has read all of it
+            return answer
     finally:
-        await _stop(sending)
+        if sending is not None:
+            await _stop(sending)
 
 
 async def serve_over(
@@ -143,7 +178,7 @@ async def serve_over(
             async with asyncio.timeout(IDLE_STREAM_S):
                 kind, payload = await stream.receive()
             handler, max_request_bytes = service()
-            ticker = asyncio.create_task(_tick(stream, waiting_every_s))
+            ticker = _Ticker(stream, waiting_every_s)
             try:
                 request = await _receive_request(stream, kind, payload, max_request_bytes)
                 answer = await _handle(stream, peer_id, handler, request)
@@ -152,7 +187,7 @@ async def serve_over(
                     raise
                 answer = error_frame(int(error.code), error.detail)
             finally:
-                await _stop(ticker)
+                ticker.stop()
             if isinstance(answer, bytes):
                 await stream.send(answer)
                 await _linger(stream)
@@ -179,10 +214,7 @@ async def _receive_request(stream: FrameStream, kind: FrameType, payload: bytes,
 async def _handle(stream: FrameStream, peer_id: str, handler: Handler, request: Message) -> Message | bytes:
     """The handler's answer, or the error frame in its place; STREAM_BROKEN, and the handler cancelled, if the caller goes."""
 
-    async def run() -> Message:
-        return await handler(peer_id, request)
-
-    handling = asyncio.create_task(run())
+    handling = asyncio.ensure_future(handler(peer_id, request))
     watching = asyncio.create_task(stream.receive())
     try:
         await asyncio.wait({handling, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -209,13 +241,21 @@ async def _linger(stream: FrameStream) -> None:
             await stream.receive()
 
 
-async def _tick(stream: FrameStream, every_s: float) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        try:
-            await stream.send_sign_of_life()
-        except HocketError:
-            return  # whoever reads or writes the stream meets the same fault and reports it
+class _Ticker:
+    """Sends a sign of life again and again, from now on until it is stopped."""
+
+    def __init__(self, stream: FrameStream, every_s: float) -> None:
+        self._stream = stream
+        self._every_s = every_s
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(every_s, self._tick)
+
+    def _tick(self) -> None:
+        self._stream.send_sign_of_life()
+        self._next = self._loop.call_later(self._every_s, self._tick)
+
+    def stop(self) -> None:
+        self._next.cancel()
 
 
 async def _stop(task: asyncio.Task[object]) -> None:

@@ -59,7 +59,7 @@ class LibP2PCarrier(StreamCarrier):
         """
         options = options or LibP2POptions.for_listen(listen)
         peers = [PeerAddress.from_multiaddrs([address]) for address in bootstrap]
-        daemon = await Daemon.start(identity_path, listen, state_dir, options)
+        daemon = await Daemon.start(identity_path, listen, state_dir, options, relays=bootstrap)
         directory: DhtDirectory | None = None
         try:
             reached = await _reach_bootstrap(daemon, peers, options)

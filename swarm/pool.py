@@ -7,13 +7,12 @@ import contextlib
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from common.errors import Code, HocketError
 from swarm.carrier import DEFAULT_MAX_ANSWER_BYTES, WAITING_EVERY_S, Carrier, Handler, Message, PeerAddress, address_of
-from swarm.exchange import FrameStream, call_over, serve_over
+from swarm.exchange import FrameStream, call_over, serve_over, within
 from swarm.frames import check_head
 
 logger = logging.getLogger(__name__)
@@ -23,7 +22,6 @@ MAX_INBOUND_STREAMS = 128
 KEEP_IDLE_S = 300.0
 
 Key = tuple[str, str]
-T = TypeVar("T")
 
 
 @dataclass
@@ -94,13 +92,13 @@ class StreamCarrier(Carrier):
         streams = self._streams.setdefault(key, _Streams())
         streams.users += 1
         try:
-            await _within(deadline, streams.free.acquire(), f"{address.peer_id} left no stream free within the call's deadline")
+            await within(deadline, streams.free.acquire(), f"{address.peer_id} left no stream free within the call's deadline")
             try:
                 stream = self._take_idle(streams)
                 if stream is None:
                     silent_at = asyncio.get_running_loop().time() + silence_s
                     opening = self._open_stream(address, protocol)
-                    stream = await _within(min(silent_at, deadline), opening, f"{address.peer_id} opened no stream in time")
+                    stream = await within(min(silent_at, deadline), opening, f"{address.peer_id} opened no stream in time")
                 kept = False
                 try:
                     yield stream
@@ -176,12 +174,3 @@ class StreamCarrier(Carrier):
             for _, stream in streams.idle:
                 stream.close()
         self._streams.clear()
-
-
-async def _within(deadline: float, step: Awaitable[T], otherwise: str) -> T:
-    """The result of `step`; PEER_SILENT with the detail `otherwise` if it takes longer than until `deadline`."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await step
-    except TimeoutError as error:
-        raise HocketError(Code.PEER_SILENT, otherwise) from error

@@ -117,25 +117,6 @@ def test_a_peer_killed_in_the_middle_of_its_answer(tmp_path: Path) -> None:
         wait_until_gone(peer.told["daemon_pid"], 15)
 
 
-def test_a_peer_killed_while_it_works(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with carrier_in(tmp_path / "own") as carrier:
-            calling = asyncio.create_task(failure(carrier, peer.address, "hold"))
-            await carrier.call(peer.address, "echo", Message(b"x"), silence_s=10, deadline_s=20)
-            while not carrier.traffic.requests["hold"]:
-                await asyncio.sleep(0.01)
-            start = time.monotonic()
-            peer.process.kill()
-            assert (await calling)[0] is Code.STREAM_BROKEN
-            assert time.monotonic() - start < 3
-            code, after_s = await failure(carrier, peer.address, "echo")
-            assert code in (Code.PEER_UNREACHABLE, Code.STREAM_BROKEN)  # its daemon may outlive it by a moment
-            assert after_s < 10
-
-    with serving_peer(tmp_path / "peer") as peer:
-        asyncio.run(work())
-
-
 @pytest.mark.parametrize("daemon_too", [False, True])
 def test_a_frozen_peer_is_silent_and_comes_back(tmp_path: Path, peer: Peer, daemon_too: bool) -> None:
     async def work() -> None:
@@ -156,15 +137,22 @@ def test_a_frozen_peer_is_silent_and_comes_back(tmp_path: Path, peer: Peer, daem
     asyncio.run(work())
 
 
-def test_a_peer_restarted_at_another_port_is_reached_at_once(tmp_path: Path) -> None:
+def test_a_peer_killed_while_it_works_and_restarted_at_another_port(tmp_path: Path) -> None:
     async def work() -> None:
         async with carrier_in(tmp_path / "own") as carrier:
             with serving_peer(tmp_path / "peer") as peer:
                 await carrier.call(peer.address, "echo", Message(b"x"), silence_s=10, deadline_s=20)
+                calling = asyncio.create_task(failure(carrier, peer.address, "hold"))
+                while not carrier.traffic.requests["hold"]:
+                    await asyncio.sleep(0.01)
+                start = time.monotonic()
                 peer.process.kill()
-                await asyncio.to_thread(wait_until_gone, peer.told["daemon_pid"], 15)
-                code, _ = await failure(carrier, peer.address, "echo")
+                assert (await calling)[0] is Code.STREAM_BROKEN
+                assert time.monotonic() - start < 5
+                await asyncio.to_thread(wait_until_gone, peer.told["daemon_pid"], 20)
+                code, after_s = await failure(carrier, peer.address, "echo")
                 assert code is Code.PEER_UNREACHABLE
+                assert after_s < 5
             with serving_peer(tmp_path / "peer") as again:
                 assert again.address.peer_id == peer.address.peer_id
                 assert again.address.multiaddrs != peer.address.multiaddrs
@@ -275,6 +263,32 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
                 )
             )
     assert caught.value.code is Code.PORT_TAKEN
+
+
+def arguments_of(carrier: LibP2PCarrier) -> set[str]:
+    return set(Path(f"/proc/{carrier.daemon_pid}/cmdline").read_text().split("\0"))
+
+
+def test_the_daemon_is_told_of_nobody_but_our_own_peers(tmp_path: Path) -> None:
+    """Its defaults are public peers, for joining and for relays."""
+
+    async def work() -> None:
+        wide = LibP2POptions(relay=True)
+        async with carrier_in(tmp_path / "first", options=wide) as first, carrier_in(tmp_path / "plain") as plain:
+            assert {"-b=0", "-autoRelay=0", "-relay=1"} <= arguments_of(first)
+            assert {"-b=0", "-autoRelay=0", "-relay=0", "-autonat=0", "-natPortMap=0"} <= arguments_of(plain)
+            async with carrier_in(tmp_path / "second", *first.multiaddrs, options=wide) as second:
+                assert {"-b=0", "-autoRelay=1", f"-trustedRelays={first.multiaddrs[0]}"} <= arguments_of(second)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("listen", "wide"), [("/ip4/127.0.0.1/tcp/0", False), ("/ip6/::1/tcp/0", False), ("/ip4/0.0.0.0/tcp/0", True)]
+)
+def test_nat_traversal_is_on_unless_we_listen_on_loopback(listen: str, wide: bool) -> None:
+    options = LibP2POptions.for_listen([LOOPBACK, listen], run_id="run")
+    assert (options.relay, options.auto_nat, options.nat_port_map, options.run_id) == (wide, wide, wide, "run")
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/1/p2p/0OIl"])
