@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from common.faults import NO_FAULTS, Faults
 from node.context import RoundContext
 from node.downstream import Downstream
 from node.engine import Engine
@@ -95,11 +96,22 @@ class Leases:
 
 
 def settings(**changes: Any) -> pb.RoundSettings:
-    values: dict[str, Any] = dict(
-        frames_per_inner_step=100, microbatches_per_inner_step=4, target_frames=1000, inner_lr_peak=4e-3, total_frames=10_000,
-        seed=3, wire="fp32", silence_s=2.0, step_deadline_s=30.0, attempts=4, weight_decay=0.01, clip_norm=1.0,
-        accumulation="ordered", lr_floor=0.03,
-    )  # fmt: skip
+    values: dict[str, Any] = {
+        "frames_per_inner_step": 100,
+        "microbatches_per_inner_step": 4,
+        "target_frames": 1000,
+        "inner_lr_peak": 4e-3,
+        "total_frames": 10_000,
+        "seed": 3,
+        "wire": "fp32",
+        "silence_s": 2.0,
+        "step_deadline_s": 30.0,
+        "attempts": 4,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "accumulation": "ordered",
+        "lr_floor": 0.03,
+    }
     return pb.RoundSettings(**{**values, **changes})
 
 
@@ -118,6 +130,7 @@ class Node:
     downstream: Downstream | None = None
     service: StageService | None = None
     feeder: Feeder | None = None
+    faults: Faults = NO_FAULTS
 
     @property
     def peer_id(self) -> str:
@@ -128,6 +141,20 @@ class Node:
 
     def named(self, name: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] == name]
+
+
+class CutAt(Faults):
+    """Instead of killing the process, cuts its peer off the network when a point is reached for the `after`-th time."""
+
+    def __init__(self, network: MemoryNetwork, peer_id: str, point: str, *, after: int = 1) -> None:
+        super().__init__()
+        self._network, self._peer_id, self._point, self._left = network, peer_id, point, after
+
+    def reach(self, point: str, **facts: object) -> None:
+        if point == self._point:
+            self._left -= 1
+            if self._left == 0:
+                self._network.cut_off(self._peer_id)
 
 
 class Chain:
@@ -210,7 +237,7 @@ class Chain:
     async def start(self) -> None:
         for node in self.nodes:
             if node.stage > 0:
-                node.service = StageService(node.carrier, node.key, RUN)
+                node.service = StageService(node.carrier, node.key, RUN, faults=node.faults)
                 await node.service.start()
         self.open_round()
 
@@ -223,6 +250,14 @@ class Chain:
                 await node.feeder.work(lease)
 
         await asyncio.gather(*(feed(node) for node in self.at(0)))
+
+    def counted(self, stage: int, *, without: Node | None = None) -> list[int]:
+        """Ids counted by the replicas of a stage, repeats included; `without` the lost one."""
+        nodes = [node for node in self.at(stage) if node is not without]
+        return sorted(identifier for node in nodes for identifier, _ in node.replica.ledger.counted())
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [event for node in self.nodes for event in node.named(name)]
 
     async def close_round(self) -> dict[str, dict[str, np.ndarray]]:
         """Drain and close every node; updates by peer id."""

@@ -18,9 +18,14 @@ def reference(harness: ModuleType, stages: int, steps: int) -> dict[str, np.ndar
     """Single-process training on the same leases; weights by parameter name."""
     settings = harness.settings()
     inner = InnerSettings(
-        peak_lr=settings.inner_lr_peak, floor=settings.lr_floor, warmup_frames=settings.warmup_frames, total_frames=settings.total_frames,
-        weight_decay=settings.weight_decay, clip_norm=settings.clip_norm, seed=settings.seed,
-    )  # fmt: skip
+        peak_lr=settings.inner_lr_peak,
+        floor=settings.lr_floor,
+        warmup_frames=settings.warmup_frames,
+        total_frames=settings.total_frames,
+        weight_decay=settings.weight_decay,
+        clip_norm=settings.clip_norm,
+        seed=settings.seed,
+    )
     trainer = ReferenceTrainer(harness.CONFIG, 1, inner, clip_stages=stages)
     for step in range(steps):
         batches = cut_microbatches([harness.speak(position) for position in range(8 * step, 8 * step + 8)], 4, harness.CONFIG)
