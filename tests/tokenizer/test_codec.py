@@ -281,6 +281,11 @@ class TestShipped:
         assert (shipped_folder() / "model.safetensors").stat().st_size <= 14_000_000
         assert "Licences" in (shipped_folder() / "CARD.md").read_text(encoding="utf-8")
 
+    def test_the_licences_go_where_it_is_saved(self, shipped: Codec, tmp_path: Path) -> None:
+        shipped.save(tmp_path)
+        for name in ("CARD.md", "config.json", "model.safetensors"):
+            assert (tmp_path / name).read_bytes() == (shipped_folder() / name).read_bytes()
+
     @pytest.mark.parametrize("books, bound", [(8, 0.6), (4, 0.7), (1, 1.1)])
     def test_sounds_like_what_went_in(self, shipped: Codec, books: int, bound: float) -> None:
         wav = vowels()
