@@ -101,9 +101,6 @@ class Side:
             language=torch.from_numpy(language.astype(np.int64)),
         )
 
-    def to(self, device: torch.device) -> Side:
-        return Side(*(tensor.to(device) for tensor in (self.codes, self.n_frames, self.speaker, self.language)))
-
 
 @dataclass
 class TextBatch:
@@ -131,9 +128,6 @@ class TextBatch:
 
     def side(self) -> Side:
         return Side(codes=self.codes, n_frames=self.n_frames, speaker=self.speaker, language=self.language)
-
-    def to(self, device: torch.device) -> TextBatch:
-        return TextBatch(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
 
 def hidden_shape(config: ModelConfig, side: Side) -> tuple[int, int, int]:
