@@ -23,6 +23,11 @@ FORMAT = "hocket-shard/1"
 ROW_GROUP_BYTES = 2**20
 MAX_SHARD_BYTES = 256 * 2**20  # decompressed; larger ones are refused before they are read
 COMPRESSION = "zstd"
+# Few values, often repeated: as a dictionary a code takes as many bits as its codebook needs, before compression.
+DICTIONARIES = [
+    "language", "speaker", "licence", "codes.list.element", "phonemes.list.element", "durations.list.element",
+    "word_starts.list.element",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def shard_bytes(rows: Sequence[Utterance]) -> bytes:
         raise HocketError(Code.SHARD_DAMAGED, f"speaker embeddings of {sorted(sizes)} numbers in one shard")
     schema = _schema(sizes.pop() if sizes else 1)
     stream = io.BytesIO()
-    with pq.ParquetWriter(stream, schema, compression=COMPRESSION, use_dictionary=["language", "speaker", "licence"]) as writer:
+    with pq.ParquetWriter(stream, schema, compression=COMPRESSION, use_dictionary=DICTIONARIES) as writer:
         start = 0
         while start < len(rows):
             stop, size = start, 0
@@ -174,7 +179,9 @@ def _check_header(file: pq.ParquetFile) -> None:
     if (schema.metadata or {}).get(b"format") != FORMAT.encode():
         raise HocketError(Code.SHARD_DAMAGED, f"it is not of the format {FORMAT}")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    if sum(group.total_byte_size for group in groups) > MAX_SHARD_BYTES:
+    values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
+    # Repeated values take almost no room in a file, so their number is bounded as well as their bytes.
+    if sum(group.total_byte_size for group in groups) > MAX_SHARD_BYTES or 4 * values > MAX_SHARD_BYTES:
         raise HocketError(Code.SHARD_DAMAGED, f"it says to hold more than {MAX_SHARD_BYTES} bytes")
     embedding = schema.field("speaker_embedding").type if "speaker_embedding" in schema.names else None
     size = embedding.list_size if isinstance(embedding, pa.FixedSizeListType) else 0

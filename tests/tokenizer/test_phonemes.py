@@ -65,7 +65,7 @@ def test_the_refusal_names_the_characters(phonemizer: Phonemizer) -> None:
         phonemizer.phonemize("well done 😀")
 
 
-WORDS = ["the", "storm", "1", "12", "$5", "3rd", "1990s", "mp3", "O'Neil", "naïve", "co-op", "U.S.", "AT&T", "50%", "10:30", "Dr."]
+WORDS = ["the", "storm", "1", "12", "$5", "3rd", "1990s", "mp3", "O'Neil", "naïve", "co-op", "U.S.", "AT&T", "50%", "10:30"]
 SIGNS = [" ", ", ", "; ", " - ", "... ", " (", ") ", '"', "'", "? ", ". ", "-", "–", "—", "/", "#", "&"]
 
 
