@@ -30,6 +30,9 @@ def tokenize(
         int | None,
         typer.Option(min=1, help="How many clips to hold out; otherwise those that the corpus names, or one in twenty."),
     ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads of the codec; its operations are small, more than one rarely helps.")
+    ] = 1,
     key: Annotated[Path | None, typer.Option("--key", help="Signing key of the manifest; made when absent.")] = None,
     json_output: JsonFlag = False,
 ) -> None:
@@ -37,7 +40,7 @@ def tokenize(
     from cli.data_progress import tokenize_with_progress
 
     summary = tokenize_with_progress(
-        corpus, language, codec, out, key or default_key_path(), codebooks=codebooks, heldout=heldout
+        corpus, language, codec, out, key or default_key_path(), codebooks=codebooks, heldout=heldout, threads=threads
     )
     if json_output:
         print_json(summary)

@@ -62,13 +62,24 @@ def train_codec_with_progress(corpora: list[Path], out: Path, *, steps: int, thr
 
 
 def tokenize_with_progress(
-    corpus: Path, language: str, codec: str, out: Path, key_path: Path, *, codebooks: int | None, heldout: int | None
+    corpus: Path,
+    language: str,
+    codec: str,
+    out: Path,
+    key_path: Path,
+    *,
+    codebooks: int | None,
+    heldout: int | None,
+    threads: int,
 ) -> dict[str, Any]:
     """Tokenise a corpus; returns what there is to say about the result."""
+    import torch
+
     from protocol.identity import MemberKey
     from tokenizer.codec import load_codec
     from tokenizer.pipeline import tokenize
 
+    torch.set_num_threads(threads)
     loaded = load_codec(codec, n_codebooks=codebooks)
     with Bar() as bar:
         key = MemberKey.load_or_create(key_path)

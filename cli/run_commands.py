@@ -139,14 +139,12 @@ def simulate(
     json_output: JsonFlag = False,
 ) -> None:
     """Run a whole cluster of processes on this machine, with faults on request, and report on it."""
-    import asyncio
-
     from simulations.plan import load_plan
 
     steps = load_plan(plan)
     new_folder(out)
     from simulations.progress import show_for
-    from simulations.simulate import SimulationSettings, run_simulation
+    from simulations.simulate import SimulationSettings, run_simulation, run_to_the_end
 
     settings = SimulationSettings(
         stages=stages,
@@ -162,7 +160,7 @@ def simulate(
         wire=wire,
         time_limit_s=time_limit_s,
     )
-    report = asyncio.run(run_simulation(settings, out, show_for(quiet=json_output)))
+    report = run_to_the_end(run_simulation(settings, out, show_for(quiet=json_output)))
     if json_output:
         print_json(report)
 
@@ -180,12 +178,11 @@ def demo(
 ) -> None:
     """Train a small voice with six worker processes, lose one of them on the way, and let the result speak."""
     replace_own_output(out)
-    import asyncio
-
     from simulations.demo import run_demo
     from simulations.progress import show_for
+    from simulations.simulate import run_to_the_end
 
-    report = asyncio.run(
+    report = run_to_the_end(
         run_demo(out, show_for(quiet=json_output), corpus=corpus, language=language, rounds=rounds, seed=seed, text=text)
     )
     if json_output:

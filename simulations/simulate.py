@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from common.errors import Code, HocketError
 from common.files import atomic_write
 from common.log import read_events
 from protocol.ticket import Ticket
-from simulations.cluster import Child, Cluster
+from simulations.cluster import START_GRACE_S, Child, Cluster
 from simulations.plan import Plan, PlanProgress
 from simulations.progress import Show
 from simulations.report import build_report
@@ -36,6 +37,8 @@ class SimulationSettings:
         data: folder made by `hocket tokenize`; None: `corpus` is tokenised first, and without one the shipped corpus.
         frames_per_inner_step: of each stage-0 replica.
         warm_up_steps: inner steps in which the learning rate rises.
+        one_by_one: start each worker once the one before it has a stage, so that worker-i serves stage i modulo the stages and a
+            fault plan can name the process that it means.
         time_limit_s: after it the run is given up with an error.
         extra: further lines of the run file as {section: {key: value}}.
     """
@@ -60,6 +63,7 @@ class SimulationSettings:
     outer_momentum: float = 0.0
     warm_up_steps: int = 4
     threads: int = 1
+    one_by_one: bool = False
     time_limit_s: float = 1800.0
     name: str = "simulation"
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -160,6 +164,35 @@ class FinishedRun:
     report: dict[str, Any]
 
 
+async def start_workers(cluster: Cluster, ticket: str, settings: SimulationSettings) -> None:
+    """Start the run's workers, all at once or one after the other.
+
+    Raises:
+        HocketError: CHILD_FAILED when a worker gets no stage in time.
+    """
+    wanted = settings.stages * settings.replicas
+    if not settings.one_by_one:
+        await asyncio.gather(*(cluster.start_worker(ticket) for _ in range(wanted)))
+        return
+    for _ in range(wanted):
+        child = await cluster.start_worker(ticket)
+        deadline = time.monotonic() + START_GRACE_S
+        while child.name not in serving(await cluster.status(ticket)):
+            if time.monotonic() > deadline or not child.running:
+                raise HocketError(Code.CHILD_FAILED, f"{child.name} got no stage, see {child.log_path}: {child.last_lines()}")
+            await asyncio.sleep(POLL_S)
+
+
+def serving(status: Mapping[str, Any]) -> dict[str, int]:
+    """Stage by name of the worker, of those that are alive; the clusters here name themselves as operators."""
+    return {
+        str(entry["operator"]): int(stage["stage"])
+        for stage in status["stages"]
+        for entry in stage["replicas"]
+        if entry.get("alive", True)
+    }
+
+
 async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, show: Show) -> tuple[dict[str, Any], PlanProgress]:
     """Watch the run to its end, carry out the fault plan on the way; returns the last status.
 
@@ -220,6 +253,25 @@ def read_manifests(coordinator_state: Path, rounds: list[dict[str, Any]], coordi
     }
 
 
+def run_to_the_end(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """`asyncio.run` in which SIGTERM ends the work as Ctrl-C does: every process that was started is ended first.
+
+    Raises:
+        KeyboardInterrupt: after either signal.
+    """
+
+    async def guarded() -> dict[str, Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(guarded())
+    except asyncio.CancelledError as error:
+        raise KeyboardInterrupt from error
+
+
 async def run_simulation(
     settings: SimulationSettings,
     out: Path,
@@ -242,7 +294,7 @@ async def run_simulation(
     with show:
         async with Cluster(out, settings.plan, threads=settings.threads) as cluster:
             ticket = await cluster.start_coordinator(run_toml)
-            await asyncio.gather(*(cluster.start_worker(ticket) for _ in range(settings.stages * settings.replicas)))
+            await start_workers(cluster, ticket, settings)
             show.note(f"started a coordinator and {len(cluster.workers)} workers; logs are in {out}")
             status, progress = await follow(cluster, ticket, settings, show)
             coordinator = cluster.coordinator

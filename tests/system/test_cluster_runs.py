@@ -1,0 +1,123 @@
+"""Whole runs of real processes: real p2pd daemons, real gRPC, real SIGKILLs."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.cluster_row import write_dataset
+from benchmarks.workload import Workload
+from common.log import read_events
+from protocol.content import file_cid
+from simulations.plan import InjectedFault, Join, Kill, Plan
+from simulations.progress import Quiet
+from simulations.simulate import SimulationSettings, run_simulation, run_to_the_end
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+FRAMES_PER_STEP = 8 * 142
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of random utterances for the test preset."""
+    return write_dataset(Workload("test", 4, 2, 16), tmp_path_factory.mktemp("data"))
+
+
+def simulate(out: Path, data: Path, **changes: Any) -> dict[str, Any]:
+    """Run a cluster of the test preset to its end."""
+    settings = {
+        "stages": 2,
+        "replicas": 2,
+        "rounds": 3,
+        "inner_steps": 2,
+        "frames_per_inner_step": FRAMES_PER_STEP,
+        "data": data,
+        "time_limit_s": 240.0,
+        "extra": {"rounds": {"evaluate": False}, "membership": {"silence_s": 4.0}},
+        **changes,
+    }
+    out.mkdir()
+    return run_to_the_end(run_simulation(SimulationSettings(**settings), out, Quiet()))
+
+
+def last_ready(out: Path, worker: str) -> dict[str, Any]:
+    """The version that a worker reported to have loaded last."""
+    return [event for event in read_events(out / worker / "events.jsonl") if event["event"] == "ready"][-1]
+
+
+def test_a_worker_is_killed_and_another_joins_and_all_end_with_the_bit_same_version(tmp_path: Path, data: Path) -> None:
+    plan = Plan(kill=(Kill(round=2, stage=1, after_share=0.25),), join=(Join(round=3),))
+    out = tmp_path / "run"
+    report = simulate(out, data, rounds=5, plan=plan)
+    assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3, 4, 5]
+    assert report["missed_plan_steps"] == [] and report["unexpected_ends"] == []
+    (recovery,) = report["recoveries"]
+    assert recovery["kind"] == "kill" and recovery["stage"] == 1 and 0 <= recovery["seconds"] < 60
+    assert report["acked_updates"] >= 4 + 3 * 4 and report["acked_updates_lost"] == 0
+    assert report["duplicate_microbatches"] == 0 and report["false_suspicions"] == 0
+    loaded: dict[int, set[str]] = {}
+    for number in range(5):
+        if f"worker-{number}" != recovery["process"]:
+            ready = last_ready(out, f"worker-{number}")
+            assert ready["base"] == report["rounds"][-1]["base_cid"], f"worker-{number}"
+            loaded.setdefault(int(ready["stage"]), set()).add(ready["weights_sha256"])
+    assert set(loaded) == {0, 1} and all(len(digests) == 1 for digests in loaded.values())
+    assert len(report["paths"]["pids"]) >= 3 and report["paths"]["incomplete"] == []
+    assert (out / "report.json").is_file()
+
+
+def test_a_coordinator_killed_while_it_aggregates_goes_on_and_loses_nothing(tmp_path: Path, data: Path) -> None:
+    fault = InjectedFault(process="coordinator", line="coordinator.aggregate.stage:round=2,stage=0:kill")
+    report = simulate(tmp_path / "run", data, replicas=1, plan=Plan(fault=(fault,)))
+    assert report["coordinator_restarts"] == 1
+    assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3]
+    assert report["acked_updates"] == 6 and report["acked_updates_lost"] == 0
+    assert report["unexpected_ends"] == []
+
+
+@pytest.mark.parametrize("point", ["node.forward.before", "node.answer.half", "node.submit.half"])
+def test_the_last_of_four_stages_dies_at_a_point_of_a_round(tmp_path: Path, data: Path, point: str) -> None:
+    """One retry in the whole chain, by the direct caller; no round fails and every count is right."""
+    plan = Plan(fault=(InjectedFault(process="worker-3", line=f"{point}:round=2:kill"),))
+    out = tmp_path / "run"
+    report = simulate(out, data, stages=4, rounds=3, plan=plan, one_by_one=True)
+    assert len(report["rounds"]) == 3 and report["unexpected_ends"] == []
+    (recovery,) = report["recoveries"]
+    assert (recovery["process"], recovery["stage"], recovery["round"]) == ("worker-3", 3, 2)
+    rerouted = [
+        event
+        for number in range(8)
+        for event in read_events(out / f"worker-{number}" / "events.jsonl")
+        if event["event"] == "rerouted"
+    ]
+    assert {event["stage"] for event in rerouted} <= {3}
+    ids = [event["id"] for event in rerouted]
+    assert len(ids) == len(set(ids)), "a microbatch was sent again more than once"
+    if point == "node.submit.half":
+        assert ids == []
+    else:
+        assert ids
+    assert report["acked_updates_lost"] == 0 and report["duplicate_microbatches"] == 0
+    for entry in report["rounds"]:
+        per_stage = {stage["stage"]: stage for stage in entry["microbatches"]}
+        for stage in range(3):
+            assert per_stage[stage]["frames"] == entry["target_frames"] and per_stage[stage]["duplicates"] == 0
+        # What only the dead replica had counted is in no update: those, and no others, are missing at its stage.
+        assert per_stage[3]["frames"] <= per_stage[2]["frames"]
+        if entry["round"] != 2:
+            assert per_stage[3]["dropped"] == 0
+
+
+def test_workers_find_shards_by_their_names_only(tmp_path: Path, data: Path) -> None:
+    """A run of one replica a stage; what the first stage read is what the manifest names, byte for byte."""
+    out = tmp_path / "run"
+    simulate(out, data, replicas=1, rounds=1)
+    shards = {path.stem: path for path in (data / "shards").iterdir()}
+    assert all(file_cid(path) == name for name, path in shards.items())
+    stores = [out / f"worker-{number}" / "blocks" for number in range(2)]
+    blocks = {hashlib.sha256(path.read_bytes()).hexdigest() for store in stores for path in store.rglob("*") if path.is_file()}
+    assert {hashlib.sha256(path.read_bytes()).hexdigest() for path in shards.values() if path.stat().st_size < 2**20} <= blocks
