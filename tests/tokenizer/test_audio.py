@@ -58,6 +58,14 @@ def test_what_cannot_be_read(tmp_path: Path, content: bytes | None) -> None:
     assert caught.value.code == Code.AUDIO_UNREADABLE and str(path) in caught.value.line()
 
 
+@pytest.mark.parametrize("rate", [100, 1_000_000])
+def test_a_rate_that_cannot_be(tmp_path: Path, rate: int) -> None:
+    soundfile.write(tmp_path / "a.wav", np.ones(50, np.float32), rate)
+    with pytest.raises(HocketError) as caught:
+        read_audio(tmp_path / "a.wav", 16000)
+    assert caught.value.code == Code.AUDIO_UNREADABLE and str(rate) in caught.value.line()
+
+
 def test_files_below_a_folder_in_order(tmp_path: Path) -> None:
     for name in ("b.wav", "a/z.FLAC", "a/b.ogg", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
