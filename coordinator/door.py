@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import NoReturn, TypeAlias, TypeVar
 
@@ -25,6 +26,7 @@ from protocol.messages import NonceWindow, make_signed, open_signed
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 4 * 2**20
+WATCHES_HELD = 4        # of one member; a further one is answered at once
 
 _STATUS_OF_CODE = {
     Code.SIGNATURE_INVALID: grpc.StatusCode.UNAUTHENTICATED,
@@ -51,6 +53,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         self._uploads = uploads
         self._key = key
         self._providers = providers
+        self._held: Counter[str] = Counter()
         # Messages that were acted upon before a restart stay refused after it.
         self._nonces = NonceWindow.from_rows(
             (bytes.fromhex(public), bytes.fromhex(nonce), time_ms) for public, nonce, time_ms in core.state.nonces
@@ -89,11 +92,17 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         except HocketError as error:
             await _abort(context, error)
         # A watch that is held says nothing about the member; so it is held for less than the silence bound.
+        wait_s = min(max(watch.wait_s, 0.0), core.config.membership.silence_s / 3)
+        if self._held[member.member] >= WATCHES_HELD:
+            wait_s = 0.0
+        self._held[member.member] += 1
         try:
-            await core.news(watch.known_revision, min(max(watch.wait_s, 0.0), core.config.membership.silence_s / 3))
+            await core.news(watch.known_revision, wait_s)
         except asyncio.CancelledError:
             core.connection_broke(member.member)
             raise
+        finally:
+            self._held[member.member] -= 1
         return self._sign("watch", self._view(member.member), member.member)
 
     async def Lease(self, request: pb.Signed, context: Context) -> pb.Signed:

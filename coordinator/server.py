@@ -112,16 +112,16 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        tasks: list[asyncio.Task[None]] = []
+        core = self._core
+        assembly = Assembly(core, Versions(self._state_dir / "versions", self._store, self._key), self._state_dir)
+        # What takes long at the start can be interrupted, too.
+        tasks = [asyncio.create_task(self._prepare(assembly), name="start")]
         server: grpc.aio.Server | None = None
         try:
-            self._create()
-            core = self._core
-            assembly = Assembly(core, Versions(self._state_dir / "versions", self._store, self._key), self._state_dir)
-            await assembly.genesis()
+            await self._until(stop, tasks)
+            if stop.is_set():
+                return
             certificate = tls.load_or_create(self._state_dir, self._config.network.host) if self._config.network.tls else None
-            if not core.state.bootstrap:
-                await self._child.start()
             core.emit("started", pid=os.getpid())
             driver = Driver(core, assembly)
             server = self._server(certificate)
@@ -145,6 +145,13 @@ class Coordinator:
             self._journal.close()
 
     # ---- start -------------------------------------------------------------------------------------------------------
+
+    async def _prepare(self, assembly: Assembly) -> None:
+        """What must be there before members come: the run, its first version, and at the first start the bootstrap peer."""
+        self._create()
+        await assembly.genesis()
+        if not self._core.state.bootstrap:
+            await self._child.start()
 
     def _create(self) -> None:
         """The first start fixes the run; later ones must bring the same run file."""

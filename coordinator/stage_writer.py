@@ -11,6 +11,7 @@ from types import TracebackType
 
 import numpy as np
 
+from common.errors import HocketError
 from common.files import disk_error, sync_directory
 from protocol.tensor_files import TensorInfo
 
@@ -44,12 +45,16 @@ class StageWriter:
         text += b" " * (-len(text) % 8)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self._part.open("wb")
+            # Unbuffered, as the pieces are large: a full disk is met where it is reported, not again on closing.
+            self._stream = self._part.open("wb", buffering=0)
         except OSError as error:
             raise disk_error(error, path) from error
         self._left += 8 + len(text)
-        self._put(len(text).to_bytes(8, "little"))
-        self._put(text)
+        try:
+            self._put(len(text).to_bytes(8, "little") + text)
+        except HocketError:
+            self._discard()
+            raise
 
     def write(self, values: np.ndarray) -> None:
         """Append the next values: float32 [m]."""
@@ -60,7 +65,6 @@ class StageWriter:
         if self._left:
             raise ValueError(f"{self._left} bytes of {self._path} are missing")
         try:
-            self._stream.flush()
             os.fsync(self._stream.fileno())
             self._stream.close()
             os.replace(self._part, self._path)
@@ -74,7 +78,9 @@ class StageWriter:
         if self._left < 0:
             raise ValueError(f"more bytes than {self._path} has room for")
         try:
-            self._stream.write(data)
+            left = memoryview(data)
+            while left:
+                left = left[self._stream.write(left) :]
         except OSError as error:
             raise disk_error(error, self._path) from error
         self._hash.update(data)
@@ -85,5 +91,8 @@ class StageWriter:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         """Leave nothing behind unless `finish` was reached."""
+        self._discard()
+
+    def _discard(self) -> None:
         self._stream.close()
         self._part.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO
 
 from common.errors import Code, HocketError
 from common.files import disk_error, sync_directory
@@ -117,37 +116,38 @@ class Uploads:
     async def _write(self, part: Path, head: pb.UpdateHead, chunks: AsyncIterator[pb.UpdateChunk]) -> None:
         digest = hashlib.sha256()
         received = count = 0
-        silence_s = self._core.config.membership.silence_s
-        stream: BinaryIO | None = None
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            stream = part.open("wb")
-            while True:
-                try:
-                    async with asyncio.timeout(silence_s):
-                        chunk = await anext(chunks)
-                except StopAsyncIteration:
-                    raise _broken(f"it ended after {received} of {head.size_bytes} bytes, without an end") from None
-                except TimeoutError:
-                    raise _broken(f"nothing came for {silence_s:.1f} s, after {received} of {head.size_bytes} bytes") from None
-                kind = chunk.WhichOneof("part")
-                if kind == "end":
-                    break
-                if kind != "data" or not 0 < len(chunk.data) <= CHUNK_BYTES or received + len(chunk.data) > head.size_bytes:
-                    raise _broken(f"what follows byte {received} does not belong there")
-                digest.update(chunk.data)
-                stream.write(chunk.data)
-                received += len(chunk.data)
-                count += 1
-            if received != head.size_bytes or chunk.end.bytes != received or chunk.end.chunks != count:
-                raise _broken(f"it has {received} bytes in {count} chunks, its head says {head.size_bytes} bytes")
-            if digest.digest() != head.sha256:
-                raise _broken("its bytes are not those that were signed")
+            # Unbuffered: every byte is with the system, or an error is raised, before the next one is taken.
+            with part.open("wb", buffering=0) as stream:
+                while (chunk := await self._next(chunks, received, head)).WhichOneof("part") == "data":
+                    if not 0 < len(chunk.data) <= CHUNK_BYTES or received + len(chunk.data) > head.size_bytes:
+                        raise _broken(f"what follows byte {received} does not belong there")
+                    digest.update(chunk.data)
+                    left = memoryview(chunk.data)
+                    while left:
+                        left = left[stream.write(left) :]
+                    received += len(chunk.data)
+                    count += 1
         except OSError as error:
             raise disk_error(error, part) from error
-        finally:
-            if stream is not None:
-                stream.close()
+        if chunk.WhichOneof("part") != "end":
+            raise _broken(f"what follows byte {received} does not belong there")
+        if received != head.size_bytes or chunk.end.bytes != received or chunk.end.chunks != count:
+            raise _broken(f"it has {received} bytes in {count} chunks, its head says {head.size_bytes} bytes")
+        if digest.digest() != head.sha256:
+            raise _broken("its bytes are not those that were signed")
+
+    async def _next(self, chunks: AsyncIterator[pb.UpdateChunk], received: int, head: pb.UpdateHead) -> pb.UpdateChunk:
+        """The next message of a stream; STREAM_BROKEN when there is none, or none within the silence bound."""
+        silence_s = self._core.config.membership.silence_s
+        try:
+            async with asyncio.timeout(silence_s):
+                return await anext(chunks)
+        except StopAsyncIteration:
+            raise _broken(f"it ended after {received} of {head.size_bytes} bytes, without an end") from None
+        except TimeoutError:
+            raise _broken(f"nothing came for {silence_s:.1f} s, after {received} of {head.size_bytes} bytes") from None
 
 
 def _broken(reason: str) -> HocketError:

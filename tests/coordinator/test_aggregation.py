@@ -324,3 +324,14 @@ def test_memory_is_some_tensors_not_whole_files(tmp_path: Path) -> None:
     grown_kib = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     # Four files of 48 MiB are read and two written; one tensor of each and some chunks are in memory.
     assert grown_kib < 40 * 1024
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    base = put(tmp_path, "base", draw_tensors(0)).path
+    update = put(tmp_path, "a", draw_tensors(1, 0.01))
+    (tmp_path / "new.safetensors.part").symlink_to("/dev/full")
+    with pytest.raises(HocketError) as caught:
+        run(tmp_path, base, None, [update])
+    assert caught.value.code is Code.DISK_FULL
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors", "base.safetensors"]
+    assert run(tmp_path, base, None, [update]).accepted == ["a"]

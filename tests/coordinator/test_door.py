@@ -154,6 +154,11 @@ async def updates(first: Any, last: Any, state_dir: Any) -> None:
                            now_ms=int(time.time() * 1000), receiver=good_receiver(first.ticket))  # fmt: skip
     assert (await refusal(first.stub.SubmitUpdate(iter_of(pb.UpdateChunk(head=stranger)))))[0] is grpc.StatusCode.NOT_FOUND
 
+    # A full disk: said so, nothing kept, and it can be sent again.
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{first.id}.safetensors.part").symlink_to("/dev/full")
+    code, text = await refusal(first.submit(tensors))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and text.startswith("H402")
     receipt = await first.submit(tensors)
     assert receipt.accepted and receipt.round == first.view.round
     (path,) = folder.glob("*")

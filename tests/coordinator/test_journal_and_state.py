@@ -239,6 +239,17 @@ def test_a_journal_of_another_format_or_a_damaged_one_is_refused(tmp_path: Path)
     assert caught.value.code is Code.STATE_UNREADABLE
 
 
+def test_a_full_disk_is_named_and_the_event_is_not_there(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite", NO_FAULTS)
+    journal.append("x", 0.0, {"number": 1})
+    journal._database.execute(f"PRAGMA max_page_count={journal._database.execute('PRAGMA page_count').fetchone()[0]}")
+    with pytest.raises(HocketError) as caught:
+        journal.append("x", 0.0, {"text": "long " * 10_000})
+    assert caught.value.code is Code.DISK_FULL
+    assert [event.data for event in journal.events()] == [{"number": 1}]
+    journal.close()
+
+
 def test_values_that_are_no_json_never_reach_the_journal(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite", NO_FAULTS)
     with pytest.raises(ValueError):
