@@ -212,6 +212,15 @@ class Daemon:
         if response.type == p2pd_pb2.Response.ERROR:
             raise HocketError(Code.PEER_UNREACHABLE, f"{peer_id} ({response.error.msg})")
 
+    async def disconnect(self, peer_id: str) -> None:
+        """Close every connection to a peer; nothing to do if there is none. OPTION_INVALID, CARRIER_FAILED."""
+        peer = parse_peer_id(peer_id)
+        request = p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=p2pd_pb2.DisconnectRequest(peer=peer.to_bytes()))
+        _, writer, response = await self._ask(request)
+        writer.close()
+        if response.type == p2pd_pb2.Response.ERROR:
+            logger.warning("the daemon does not disconnect from %s: %s", peer_id, response.error.msg)
+
     async def open_stream(self, peer_id: str, protocol: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A new stream to a peer for `protocol`, dialling the peer if need be.
 

@@ -11,16 +11,17 @@ from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-from hivemind.p2p import P2P
 
 from common.errors import Code, HocketError
 from protocol.generated import hocket_pb2 as pb
 from swarm.carrier import PeerAddress
+from swarm.daemon import Daemon, parse_peer_id
 from swarm.records import MAX_RECORD_BYTES, MAX_STAGES, Directory, check_announcement, check_record, record_key, wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 20.0
+REJOIN_S = 5.0
 MAX_KEYS = 4096
 EXPIRY_SLACK_S = 0.001  # a double holds milliseconds since the epoch, but not exactly
 
@@ -64,23 +65,35 @@ class PeerRecordValidator(RecordValidatorBase):
 class DhtDirectory(Directory):
     """See `Directory`. Make it with `join`."""
 
-    def __init__(self, node: DHTNode, now_ms: Callable[[], int]) -> None:
+    def __init__(self, node: DHTNode, daemon: Daemon, bootstrap: Sequence[PeerAddress], now_ms: Callable[[], int]) -> None:
         self._node = node
+        self._daemon = daemon
+        self._bootstrap = list(bootstrap)
         self._now_ms = now_ms
 
     @classmethod
     async def join(
-        cls, p2p: P2P, bootstrap: Sequence[PeerAddress], *, run_id: str = "", now_ms: Callable[[], int] = wall_clock_ms
+        cls,
+        daemon: Daemon,
+        bootstrap: Sequence[PeerAddress],
+        reached: Sequence[PeerAddress],
+        *,
+        run_id: str = "",
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> DhtDirectory:
-        """Take part in the DHT of `bootstrap`, peers that are connected already, or begin one of our own.
+        """Take part in the DHT of the bootstrap peers, or begin one of our own if there are none.
+
+        Args:
+            bootstrap: all of them; each announcement makes us known to them again.
+            reached: those that the daemon is connected to.
 
         Raises:
             HocketError: BOOTSTRAP_UNREACHABLE if none of them answers as a DHT node.
         """
         try:
             node = await DHTNode.create(
-                p2p=p2p,
-                initial_peers=[f"/p2p/{peer.peer_id}" for peer in bootstrap],
+                p2p=daemon.p2p,
+                initial_peers=[f"/p2p/{peer.peer_id}" for peer in reached],
                 record_validator=PeerRecordValidator(run_id, now_ms),
                 cache_locally=False,  # a cached stage would hide who came since
                 cache_nearest=0,
@@ -90,10 +103,11 @@ class DhtDirectory(Directory):
         except RuntimeError as error:
             raise HocketError(Code.BOOTSTRAP_UNREACHABLE, "the bootstrap peers answer, but not as nodes of the DHT") from error
         node.protocol.storage.maxsize = MAX_KEYS
-        return cls(node, now_ms)
+        return cls(node, daemon, bootstrap, now_ms)
 
     async def announce(self, record: pb.Signed, run_id: str, stage: int, peer_id: str, expires_ms: int) -> None:
         check_announcement(record, run_id, stage, peer_id, expires_ms, self._now_ms())
+        await asyncio.gather(*map(self._rejoin, self._bootstrap))
         try:
             async with asyncio.timeout(ANSWER_S):
                 stored = await self._node.store(
@@ -103,6 +117,22 @@ class DhtDirectory(Directory):
             raise HocketError(Code.PEER_SILENT, f"the DHT took no record within {ANSWER_S:g} s") from error
         if not stored:
             logger.warning("the DHT did not take our record of stage %d: it holds one that expires later", stage)
+
+    async def _rejoin(self, peer: PeerAddress) -> None:
+        """Make ourselves known to a bootstrap peer.
+
+        One that was restarted has forgotten everybody: newcomers that join through it would find a DHT of their own.
+        """
+        try:
+            async with asyncio.timeout(REJOIN_S):
+                await self._daemon.connect(peer.peer_id, peer.multiaddrs)
+                await self._node.protocol.call_ping(parse_peer_id(peer.peer_id))
+        except TimeoutError:
+            logger.info("bootstrap peer %s does not answer", peer.multiaddrs[0])
+        except HocketError as error:
+            if error.code is not Code.PEER_UNREACHABLE:
+                raise
+            logger.info("bootstrap peer %s cannot be reached: %s", peer.multiaddrs[0], error.detail)
 
     async def find(self, run_id: str, stage: int) -> list[pb.PeerRecord]:
         try:

@@ -109,9 +109,14 @@ class FrameStream:
             self.send_now(WAITING_FRAME)
 
     def close(self) -> None:
+        """End the stream after what has been written."""
         if not self._closed:
             self._closed = True
             self._writer.close()
+
+    def abort(self) -> None:
+        """End the stream at once, for one whose peer may never take what still waits to be written."""
+        self.close()
 
 
 async def within(deadline: float, step: Awaitable[T], otherwise: str) -> T:

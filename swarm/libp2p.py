@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
@@ -21,6 +21,18 @@ from swarm.records import Directory
 logger = logging.getLogger(__name__)
 
 
+class _SocketStream(FrameStream):
+    """A stream to the daemon's socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_sent: Callable[[int], None]) -> None:
+        super().__init__(reader, writer, on_sent)
+        self._transport = writer.transport
+
+    def abort(self) -> None:
+        self.close()
+        self._transport.abort()
+
+
 class LibP2PCarrier(StreamCarrier):
     """See `Carrier`. Make it with `create`.
 
@@ -32,7 +44,7 @@ class LibP2PCarrier(StreamCarrier):
         self._daemon = daemon
         self._directory = directory
         self._multiaddrs = multiaddrs
-        self._dialled: dict[str, tuple[str, ...]] = {}
+        self._dialling: dict[str, asyncio.Lock] = {}
         self.failed = daemon.failed
 
     @classmethod
@@ -63,7 +75,7 @@ class LibP2PCarrier(StreamCarrier):
         directory: DhtDirectory | None = None
         try:
             reached = await _reach_bootstrap(daemon, peers, options)
-            directory = await DhtDirectory.join(daemon.p2p, reached, run_id=options.run_id)
+            directory = await DhtDirectory.join(daemon, peers, reached, run_id=options.run_id)
             return cls(daemon, directory, await daemon.multiaddrs())
         except (HocketError, asyncio.CancelledError):
             if directory is not None:
@@ -98,9 +110,12 @@ class LibP2PCarrier(StreamCarrier):
         return HocketError(Code.CARRIER_FAILED, "the daemon died")
 
     async def _open_stream(self, address: PeerAddress, protocol: str) -> FrameStream:
-        if address.multiaddrs and self._dialled.get(address.peer_id) != address.multiaddrs:
-            await self._daemon.connect(address.peer_id, address.multiaddrs)
-            self._dialled[address.peer_id] = address.multiaddrs
+        async with self._dialling.setdefault(address.peer_id, asyncio.Lock()):
+            if address.multiaddrs and self._dialled.get(address.peer_id) != address.multiaddrs:
+                if self._has_moved(address):
+                    await self._daemon.disconnect(address.peer_id)
+                await self._daemon.connect(address.peer_id, address.multiaddrs)
+                self._dialled[address.peer_id] = address.multiaddrs
         try:
             reader, writer = await self._daemon.open_stream(address.peer_id, protocol)
         except HocketError as error:
@@ -112,14 +127,14 @@ class LibP2PCarrier(StreamCarrier):
         def count(size_bytes: int) -> None:
             self.traffic.requests[protocol] += size_bytes
 
-        return FrameStream(reader, writer, count)
+        return _SocketStream(reader, writer, count)
 
     async def _listen(self, protocol: str) -> None:
         def count(size_bytes: int) -> None:
             self.traffic.answers[protocol] += size_bytes
 
         async def accept(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._serve_stream(FrameStream(reader, writer, count), info.peer_id.to_base58(), protocol)
+            await self._serve_stream(_SocketStream(reader, writer, count), info.peer_id.to_base58(), protocol)
 
         try:
             await self._daemon.p2p.add_binary_stream_handler(protocol, accept)

@@ -45,6 +45,7 @@ class StreamCarrier(Carrier):
         self.waiting_every_s = WAITING_EVERY_S
         self._services: dict[str, tuple[Handler, int]] = {}
         self._streams: dict[Key, _Streams] = {}
+        self._dialled: dict[str, tuple[str, ...]] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._inbound: Counter[str] = Counter()
         self._swept = 0.0
@@ -88,6 +89,8 @@ class StreamCarrier(Carrier):
         """A stream for one call: kept for the next if the call ends well, closed if it does not."""
         self._check_open()
         self._sweep()
+        if self._has_moved(address):
+            self._drop_idle(address.peer_id)
         key = (address.peer_id, protocol)
         streams = self._streams.setdefault(key, _Streams())
         streams.users += 1
@@ -107,11 +110,23 @@ class StreamCarrier(Carrier):
                     if kept:
                         streams.idle.append((asyncio.get_running_loop().time(), stream))
                     else:
-                        stream.close()
+                        stream.abort()
             finally:
                 streams.free.release()
         finally:
             streams.users -= 1
+
+    def _has_moved(self, address: PeerAddress) -> bool:
+        """Whether none of a peer's addresses is among those at which we dialled it: the connection may be to nobody."""
+        dialled = self._dialled.get(address.peer_id)
+        return bool(dialled) and bool(address.multiaddrs) and not set(dialled or ()) & set(address.multiaddrs)
+
+    def _drop_idle(self, peer_id: str) -> None:
+        for (owner, _), streams in self._streams.items():
+            if owner == peer_id:
+                for _, stream in streams.idle:
+                    stream.abort()
+                streams.idle.clear()
 
     def _take_idle(self, streams: _Streams) -> FrameStream | None:
         while streams.idle:

@@ -38,7 +38,8 @@ async def main(state: Path, listen: str, bootstrap: list[str]) -> None:
     dying: list[asyncio.Task[None]] = []
     for protocol, handler in (("echo", echo), ("hold", hold), ("die", die)):
         await carrier.serve(protocol, handler, max_request_bytes=16 << 20)
-    print(json.dumps({"multiaddrs": list(carrier.multiaddrs), "daemon_pid": carrier.daemon_pid}), flush=True)
+    told = {"multiaddrs": list(carrier.multiaddrs), "daemon_pid": carrier.daemon_pid, "state": str(state)}
+    print(json.dumps(told), flush=True)
     await asyncio.Event().wait()
 
 

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -160,6 +161,29 @@ def test_a_peer_killed_while_it_works_and_restarted_at_another_port(tmp_path: Pa
                 assert answer.head == b"again"
 
     asyncio.run(work())
+
+
+def test_a_peer_that_moved_is_reached_though_its_old_machine_never_said_goodbye(tmp_path: Path, peer: Peer) -> None:
+    """The old process and its daemon freeze, as a suspended machine does; the same identity comes up elsewhere."""
+    (tmp_path / "moved").mkdir()
+    shutil.copy(Path(peer.told["state"]) / "peer.key", tmp_path / "moved" / "peer.key")
+
+    async def work(moved: Peer) -> None:
+        async with carrier_in(tmp_path / "own") as carrier:
+            await carrier.call(peer.address, "echo", Message(b"x"), silence_s=10, deadline_s=20)
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            assert moved.address.peer_id == peer.address.peer_id
+            answer = await carrier.call(moved.address, "echo", Message(b"here"), silence_s=10, deadline_s=20)
+            assert answer.head == b"here"
+
+    pids = [peer.process.pid, peer.told["daemon_pid"]]
+    with serving_peer(tmp_path / "moved") as moved:
+        try:
+            asyncio.run(work(moved))
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
 
 def test_death_of_our_daemon_is_noticed(tmp_path: Path, peer: Peer) -> None:
