@@ -91,3 +91,20 @@ def test_what_is_no_toml_or_no_file(tmp_path: Path) -> None:
     with pytest.raises(HocketError) as caught:
         RunConfig.load(tmp_path / "latin.toml")
     assert caught.value.code is Code.RUN_FILE_UNREADABLE
+
+
+def test_the_documentation_has_every_key_with_its_default() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "run-file.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")]
+    documented = {row[0].strip("`"): row[1] for row in rows}
+    assert list(documented) == known_keys()
+    for key, default in documented.items():
+        section, _, name = key.partition(".")
+        kind = RunConfig.model_fields[section].annotation
+        assert kind is not None
+        field = kind.model_fields[name]
+        if field.is_required():
+            assert default == ""
+        elif field.default != ():
+            written = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+            assert default in (written, written.removesuffix(".0"))
