@@ -48,6 +48,14 @@ class FeederTotals:
     leases: list[pb.LeaseDone] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A lease whose microbatches are ready for stage 0."""
+
+    lease: pb.LeaseReply
+    batches: list[TextBatch]
+
+
 def digest_of_batch(batch: TextBatch) -> bytes:
     """SHA-256 that names a microbatch's input to stage 0."""
     digest = hashlib.sha256()
@@ -66,7 +74,7 @@ class Feeder:
         reader: of the dataset. languages: tags by id.
         lease: asks the coordinator for a range of samples.
         event: writes to the worker's event log.
-        reported: called when a lease is done, so that the coordinator hears of it soon.
+        report: tells the coordinator of finished leases, before the next one is asked for.
         faults: point `node.forward.before`.
     """
 
@@ -79,7 +87,7 @@ class Feeder:
         languages: Sequence[str],
         lease: Callable[[], Awaitable[pb.LeaseReply | None]],
         event: EventSink,
-        reported: Callable[[], None],
+        report: Callable[[], Awaitable[None]],
         *,
         faults: Faults = NO_FAULTS,
     ) -> None:
@@ -90,7 +98,8 @@ class Feeder:
         self._languages = languages
         self._lease = lease
         self._event = event
-        self._reported = reported
+        self._report = report
+        self._unreported = False
         self._faults = faults
         self._view_changed = asyncio.Event()
         self.totals = FeederTotals()
@@ -101,30 +110,61 @@ class Feeder:
         self._view_changed.set()
 
     async def run(self) -> None:
-        """Take leases and work on them, until cancelled or until the replica drains."""
-        while not self._replica.draining:
-            self._view_changed.clear()
-            lease = await self._lease()
-            if lease is None or not lease.granted:
-                logger.debug("no lease: %s", lease.reason if lease is not None else "the coordinator is away")
-                try:
-                    async with asyncio.timeout(ASK_AGAIN_S):
-                        await self._view_changed.wait()
-                except TimeoutError:
-                    pass  # asked again at this pace
-                continue
-            await self.work(lease)
+        """Take leases and work on them, until cancelled or until the replica drains.
+
+        The next lease is fetched and cut while the current one is trained, so that the pipeline behind does not wait for it.
+        """
+        ahead: asyncio.Task[Prepared | None] | None = None
+        try:
+            while not self._replica.draining:
+                self._view_changed.clear()
+                prepared = await (ahead or asyncio.ensure_future(self._take()))
+                ahead = None
+                if prepared is None:
+                    if self._unreported:
+                        continue  # asked before the lease that is finished now: the coordinator waits to hear of it
+                    try:
+                        async with asyncio.timeout(ASK_AGAIN_S):
+                            await self._view_changed.wait()
+                    except TimeoutError:
+                        pass  # asked again at this pace
+                    continue
+                ahead = asyncio.ensure_future(self._take())
+                await self._train(prepared)
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.wait([ahead])
+
+    async def _take(self) -> Prepared | None:
+        """A lease, if one is to be had now."""
+        if self._unreported:
+            self._unreported = False
+            await self._report()
+        lease = await self._lease()
+        if lease is None or not lease.granted:
+            logger.debug("no lease: %s", lease.reason if lease is not None else "the coordinator is away")
+            return None
+        return await self.prepare(lease)
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
     async def work(self, lease: pb.LeaseReply) -> None:
         """Work on one lease: all its microbatches at once, then the inner step."""
-        settings, context = self._context.settings, self._context
-        self._event("lease", round=context.round, lease=lease.lease_id, epoch=lease.epoch, start=lease.start, stop=lease.stop)
-        utterances = await self._read(lease)
-        batches = await asyncio.to_thread(
-            cut_microbatches, utterances, max(1, settings.microbatches_per_inner_step), context.config, self._languages
+        await self._train(await self.prepare(lease))
+
+    async def prepare(self, lease: pb.LeaseReply) -> Prepared:
+        """Read a lease's utterances and cut them into microbatches."""
+        self._event(
+            "lease", round=self._context.round, lease=lease.lease_id, epoch=lease.epoch, start=lease.start, stop=lease.stop
         )
+        count = max(1, self._context.settings.microbatches_per_inner_step)
+        utterances = await self._read(lease)
+        batches = await asyncio.to_thread(cut_microbatches, utterances, count, self._context.config, self._languages)
+        return Prepared(lease, batches)
+
+    async def _train(self, prepared: Prepared) -> None:
+        lease, batches = prepared.lease, prepared.batches
         results = await asyncio.gather(
             *(self._microbatch(lease.first_microbatch_id + index, batch, len(batches)) for index, batch in enumerate(batches))
         )
@@ -133,13 +173,13 @@ class Feeder:
         self.totals.leases.append(pb.LeaseDone(lease_id=lease.lease_id, frames=sum(counted), microbatches=len(counted)))
         self._event(
             "lease_done",
-            round=context.round,
+            round=self._context.round,
             lease=lease.lease_id,
             frames=sum(counted),
             microbatches=len(counted),
             of=len(batches),
         )
-        self._reported()
+        self._unreported = True
 
     async def _read(self, lease: pb.LeaseReply) -> Sequence[UtteranceLike]:
         """The lease's utterances; tried again a few times when nobody has the shard at the moment."""

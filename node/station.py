@@ -62,6 +62,7 @@ class Station:
         state_dir: holds the update while it is sent.
         event: writes to the worker's event log. poke: makes the worker report soon.
         wake: makes the worker look at `failures`.
+        report_now: sends a report and returns when it has been taken, or has failed.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Station:
         event: EventSink,
         poke: Callable[[], None],
         wake: Callable[[], None],
+        report_now: Callable[[], Awaitable[None]],
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.local = local
@@ -91,6 +93,7 @@ class Station:
         self._event = event
         self._poke = poke
         self._wake = wake
+        self._report_now = report_now
         self._faults = faults
         self._update_path = state_dir / "update.safetensors"
         self.stage = first.stage
@@ -193,7 +196,7 @@ class Station:
             languages,
             lease,
             self._event,
-            self._poke,
+            self._report_now,
             faults=self._faults,
         )
 

@@ -188,10 +188,13 @@ class Worker:
         while True:
             await self._report_wanted.wait()
             self._report_wanted.clear()
-            try:
-                self._see(await self._session.watch(self._report(), known_revision=0, wait_s=0.0))
-            except HocketError as error:
-                logger.info("a report was not taken, the next one will be: %s", error.line())
+            await self._report_now()
+
+    async def _report_now(self) -> None:
+        try:
+            self._see(await self._session.watch(self._report(), known_revision=0, wait_s=0.0))
+        except HocketError as error:
+            logger.info("a report was not taken, the next one will be: %s", error.line())
 
     async def _announce(self) -> None:
         """Keep our record in the DHT fresh; at once when the stage or the version has changed."""
@@ -320,6 +323,7 @@ class Worker:
             event=self._events.write,
             poke=self._report_wanted.set,
             wake=self._changed.set,
+            report_now=self._report_now,
             faults=self._faults,
         )
         self._announce_wanted.set()

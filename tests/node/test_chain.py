@@ -259,3 +259,39 @@ def test_the_last_stage_reports_the_losses_of_what_it_counted(harness: ModuleTyp
     assert first.losses.auxiliary["duration"][1] == sum(len(utterance.phonemes) for utterance in utterances)
     assert last.frames == first.frames == sum(utterance.n_frames for utterance in utterances)
     assert pb.CodebookLoss.FromString(last.losses.codebooks()[0].SerializeToString()).count == last.losses.count[0]
+
+
+def test_a_feeder_takes_leases_until_there_are_no_more_and_fetches_the_next_one_ahead(harness: ModuleType) -> None:
+    chain = harness.Chain(2, leases=harness.Leases(4, utterances=4, microbatches=2))
+
+    async def body(chain: Any) -> None:
+        feeder = chain.at(0)[0].feeder
+        running = asyncio.create_task(feeder.run())
+        while len(feeder.totals.leases) < 4:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait([running])
+
+    harness.run_chain(chain, body)
+    first = chain.at(0)[0]
+    assert [done.lease_id for done in first.feeder.totals.leases] == [0, 1, 2, 3]
+    assert all(done.microbatches == 2 for done in first.feeder.totals.leases)
+    assert sum(done.frames for done in first.feeder.totals.leases) == first.replica.totals.frames
+    order = [event["event"] for event in first.events if event["event"] in ("lease", "lease_done")]
+    assert order == ["lease", "lease", "lease_done", "lease", "lease_done", "lease", "lease_done", "lease_done"]
+
+
+def test_a_feeder_stops_when_its_replica_drains(harness: ModuleType) -> None:
+    chain = harness.Chain(2, leases=harness.Leases(1000, utterances=4, microbatches=2))
+
+    async def body(chain: Any) -> None:
+        first = chain.at(0)[0]
+        running = asyncio.create_task(first.feeder.run())
+        while not first.feeder.totals.leases:
+            await asyncio.sleep(0.01)
+        first.replica.drain()
+        async with asyncio.timeout(5):
+            await running
+
+    harness.run_chain(chain, body)
+    assert chain.counted(0) == chain.counted(1)
