@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
@@ -374,6 +375,41 @@ def test_an_unknown_peer_is_unreachable(world: World) -> None:
     async def work() -> None:
         nobody = PeerAddress("QmUqmyZmRHKRBjVUGVYS2D5sBmiCdHRWnN4X9Q1vwcwTSC", ("/ip4/127.0.0.1/tcp/9",))
         assert (await code_of(world.client.call(nobody, "echo", Message(b""), **TIMES)))[0] is Code.PEER_UNREACHABLE
+
+    world.run(work())
+
+
+def test_calls_that_fail_leave_nothing_open(world: World) -> None:
+    async def work() -> None:
+        async def refuse(peer_id: str, request: Message) -> Message:
+            raise HocketError(Code.TICKET_INVALID, "no")
+
+        async def hold(peer_id: str, request: Message) -> Message:
+            await asyncio.Event().wait()
+            return request
+
+        await world.server.serve("refusing", refuse, max_request_bytes=LIMIT)
+        await world.server.serve("holding", hold, max_request_bytes=LIMIT)
+        nobody = PeerAddress("QmUqmyZmRHKRBjVUGVYS2D5sBmiCdHRWnN4X9Q1vwcwTSC", ("/ip4/127.0.0.1/tcp/9",))
+
+        async def fail(times: int) -> None:
+            for _ in range(times):
+                for peer, protocol in ((nobody, "x"), (world.server.address, "unserved"), (world.server.address, "refusing")):
+                    await code_of(world.client.call(peer, protocol, Message(b""), **TIMES))
+                for deadline_s in (0.0, 0.02):
+                    call = world.client.call(world.server.address, "holding", Message(b""), silence_s=9, deadline_s=deadline_s)
+                    assert (await code_of(call))[0] is Code.PEER_SILENT
+            async with asyncio.timeout(20):
+                while len(world.server._serving) > serving:
+                    await asyncio.sleep(0.01)
+
+        serving = len(world.server._serving)
+        await fail(3)
+        before, tasks = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+        await fail(20)
+        assert len(os.listdir("/proc/self/fd")) < before + 10
+        assert len(asyncio.all_tasks()) < tasks + 10
+        assert not any(streams.users for streams in world.client._streams.values())
 
     world.run(work())
 
