@@ -45,6 +45,7 @@ LONG_CLIP_S = 15.0
 MAX_CLIP_FRAMES = 65535  # a duration is 16 bits wide
 SHARD_TARGET_BYTES = 2**20
 AT_A_TIME = 16
+SCORE_FROM_CLIPS = 100  # an aligner that has heard fewer knows its own clips only, and no score says much
 MIN_ALIGN_SCORE = -4.0  # right texts: -0.8 to -3.3; texts of other clips: below -3.5, nearly all below -5
 
 Progress = Callable[[str, int, int], None]
@@ -114,7 +115,7 @@ def tokenize(
     aligner, aligned = _align(read, held, codec, len(phonemizer.inventory), seed, report)
     utterances: list[Utterance] = []
     for item, (durations, score) in zip(read, aligned, strict=True):
-        if score < MIN_ALIGN_SCORE:
+        if score < MIN_ALIGN_SCORE and len(read) >= SCORE_FROM_CLIPS:
             reason = f"its recording does not say its text (alignment score {score:.1f}, at least {MIN_ALIGN_SCORE} is wanted)"
             refused.append(Refusal(item.clip.id, Code.TEXT_NOT_SPOKEN, reason))
             continue
