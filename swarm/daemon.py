@@ -28,6 +28,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from common.errors import Code, HocketError
 from common.files import disk_error
+from protocol.identity import PeerKey
 from protocol.wire import put_varint
 
 logger = logging.getLogger(__name__)
@@ -139,11 +140,12 @@ class Daemon:
             relays: multiaddresses of the peers through which we may be reached if we are behind a NAT, with `options.relay`.
 
         Raises:
-            HocketError: PORT_TAKEN, CARRIER_FAILED, OPTION_INVALID, STATE_UNREADABLE.
+            HocketError: PORT_TAKEN, CARRIER_FAILED, OPTION_INVALID, STATE_UNREADABLE, IDENTITY_UNREADABLE.
         """
         use_hivemind_log_handler("nowhere")  # its lines go where ours go
         for address in (*listen, *options.announce):
             parse_multiaddr(address)
+        await asyncio.to_thread(PeerKey.load_or_create, identity_path)  # the daemon would make one, but not whole or absent
         with contextlib.ExitStack() as undo:
             sockets = _SocketDirectory(state_dir)
             undo.callback(sockets.remove)

@@ -61,19 +61,22 @@ class LibP2PCarrier(StreamCarrier):
 
         Args:
             identity_path: of the libp2p key, in hivemind's format; made when absent.
-            bootstrap: multiaddresses ending in `/p2p/<peer id>`; one that answers is enough. None: we are the first.
+            bootstrap: multiaddresses ending in `/p2p/<peer id>`; one that answers is enough. None but
+                ourselves: we are the first.
             listen: multiaddresses to listen on; port 0 takes a free one.
             state_dir: holds the daemon's sockets while it runs.
             options: by default NAT traversal and relays are on, except when we listen on loopback only.
 
         Raises:
-            HocketError: BOOTSTRAP_UNREACHABLE, PORT_TAKEN, CARRIER_FAILED, OPTION_INVALID, STATE_UNREADABLE.
+            HocketError: BOOTSTRAP_UNREACHABLE, PORT_TAKEN, CARRIER_FAILED, OPTION_INVALID, STATE_UNREADABLE,
+                IDENTITY_UNREADABLE.
         """
         options = options or LibP2POptions.for_listen(listen)
         peers = [PeerAddress.from_multiaddrs([address]) for address in bootstrap]
         daemon = await Daemon.start(identity_path, listen, state_dir, options, relays=bootstrap)
         directory: DhtDirectory | None = None
         try:
+            peers = [peer for peer in peers if peer.peer_id != daemon.peer_id]
             reached = await _reach_bootstrap(daemon, peers, options)
             directory = await DhtDirectory.join(daemon, peers, reached, run_id=options.run_id)
             return cls(daemon, directory, await daemon.multiaddrs())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -93,12 +94,14 @@ def test_a_later_record_of_the_same_peer_replaces_the_first(tmp_path: Path) -> N
 def test_newcomers_find_the_others_through_a_restarted_bootstrap_peer(tmp_path: Path) -> None:
     """It comes back at its address with its key and no memory; announcements make the others known to it again."""
 
-    async def work() -> None:
+    async def work(stack: contextlib.AsyncExitStack) -> None:
         state = tmp_path / "first"
         first = await LibP2PCarrier.create(state / "peer.key", state_dir=state)
+        stack.push_async_callback(first.close)
         listen = [address.partition("/p2p/")[0] for address in first.multiaddrs]
         bootstrap = first.multiaddrs
         old = await LibP2PCarrier.create(tmp_path / "old" / "peer.key", bootstrap=bootstrap, state_dir=tmp_path / "old")
+        stack.push_async_callback(old.close)
         record, expires_ms = record_of(old, life_ms=20_000)
         await old.dht.announce(record, "run", 1, old.peer_id, expires_ms)
         await first.close()
@@ -106,17 +109,21 @@ def test_newcomers_find_the_others_through_a_restarted_bootstrap_peer(tmp_path: 
         await old.dht.announce(record, "run", 1, old.peer_id, expires_ms)  # alone, which is logged and no error
         assert [found.peer_id for found in await old.dht.find("run", 1)] == [old.peer_id]
         first = await LibP2PCarrier.create(state / "peer.key", listen=listen, state_dir=state)
+        stack.push_async_callback(first.close)
         assert first.multiaddrs == bootstrap
         async with asyncio.timeout(30):
             while not await first.dht.find("run", 1):  # libp2p does not redial an address for some seconds after a failure
                 record, expires_ms = record_of(old)
                 await old.dht.announce(record, "run", 1, old.peer_id, expires_ms)
         new = await LibP2PCarrier.create(tmp_path / "new" / "peer.key", bootstrap=bootstrap, state_dir=tmp_path / "new")
+        stack.push_async_callback(new.close)
         assert [found.peer_id for found in await new.dht.find("run", 1)] == [old.peer_id]
-        for carrier in (new, old, first):
-            await carrier.close()
 
-    asyncio.run(work())
+    async def main() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            await work(stack)
+
+    asyncio.run(main())
 
 
 def test_nodes_store_nothing_false(tmp_path: Path) -> None:

@@ -289,6 +289,22 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
     assert caught.value.code is Code.PORT_TAKEN
 
 
+def test_a_damaged_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / "peer.key").write_bytes(b"no key")
+    (tmp_path / "peer.key").chmod(0o600)
+    with pytest.raises(HocketError) as caught:
+        asyncio.run(LibP2PCarrier.create(tmp_path / "peer.key", state_dir=tmp_path))
+    assert caught.value.code is Code.IDENTITY_UNREADABLE
+    assert (tmp_path / "peer.key").read_bytes() == b"no key"
+
+
+def test_the_light_parts_load_neither_hivemind_nor_torch() -> None:
+    """The coordinator's core uses them."""
+    light = "swarm.carrier, swarm.blocks, swarm.block_service, swarm.memory, swarm.records"
+    program = f"import sys, {light}; sys.exit(bool({{'torch', 'hivemind'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
 def arguments_of(carrier: LibP2PCarrier) -> set[str]:
     return set(Path(f"/proc/{carrier.daemon_pid}/cmdline").read_text().split("\0"))
 
