@@ -83,17 +83,41 @@ class Session:
 
     # ---- calls ------------------------------------------------------------------------------------------------------
 
-    async def _stub(self) -> rpc.CoordinatorStub:
+    async def _open_channel(self) -> grpc.aio.Channel:
         async with self._opening:
             if self._channel is None:
                 self._channel = await open_channel(self._ticket)
-            return rpc.CoordinatorStub(self._channel)
+            return self._channel
 
-    async def _reset(self) -> None:
-        """Drop the channel: the next call opens a new one, to whichever address answers."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+    async def _reset(self, failed: grpc.aio.Channel | None) -> None:
+        """Drop a channel that failed: the next call opens a new one, to whichever address answers."""
+        channel = self._channel
+        if channel is None or channel is not failed:
+            return
+        self._channel = None
+        await channel.close()
+
+    async def _rpc(self, call: Callable[[rpc.CoordinatorStub], Awaitable[pb.Signed]]) -> pb.Signed:
+        """Make a call; a channel on which one fails for good is dropped, together with whatever else waits on it.
+
+        Raises:
+            HocketError: COORDINATOR_UNREACHABLE, JOIN_REFUSED; NotAMember.
+        """
+        channel = await self._open_channel()
+        try:
+            return await call(rpc.CoordinatorStub(channel))
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                await self._reset(channel)
+            raise _from_status(error) from error
+        except grpc.aio.UsageError as error:
+            raise HocketError(Code.COORDINATOR_UNREACHABLE, "the connection was closed") from error
+        except asyncio.CancelledError as error:
+            # gRPC cancels the calls of a channel that is closed; that is no wish of whoever runs this task.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise HocketError(Code.COORDINATOR_UNREACHABLE, "the connection broke") from error
 
     def _sign(self, method: str, payload: Message, **fields: int | str) -> pb.Signed:
         return make_signed(
@@ -121,13 +145,12 @@ class Session:
     async def _call(
         self, method: str, payload: Message, reply: type[Reply], *, timeout_s: float = CALL_TIMEOUT_S, **fields: int | str
     ) -> Reply:
-        stub = await self._stub()
-        call = {"join": stub.Join, "watch": stub.Watch, "lease": stub.Lease, "leave": stub.Leave}[method]
-        try:
-            answer = await call(self._sign(method, payload, **fields), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise _from_status(error) from error
-        return self._open(answer, method, reply)
+        def call(stub: rpc.CoordinatorStub) -> Awaitable[pb.Signed]:
+            made = {"join": stub.Join, "watch": stub.Watch, "lease": stub.Lease, "leave": stub.Leave}[method]
+            result: Awaitable[pb.Signed] = made(self._sign(method, payload, **fields), timeout=timeout_s)
+            return result
+
+        return self._open(await self._rpc(call), method, reply)
 
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         """Join the run, or join it again: the coordinator treats a repeat as the same member.
@@ -163,11 +186,7 @@ class Session:
         Returns: the receipt; `accepted` means that the update is on the coordinator's disk.
         """
         self._faults.reach("node.submit.before", round=head.round, stage=head.stage)
-        stub = await self._stub()
-        try:
-            answer = await stub.SubmitUpdate(self._chunks(head, path), timeout=SUBMIT_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            raise _from_status(error) from error
+        answer = await self._rpc(lambda stub: stub.SubmitUpdate(self._chunks(head, path), timeout=SUBMIT_TIMEOUT_S))
         receipt = self._open(answer, "submit_update", pb.UpdateReceipt)
         if (receipt.round, receipt.stage, receipt.sha256) != (head.round, head.stage, head.sha256):
             raise HocketError(Code.SIGNATURE_INVALID, "the receipt is for another update")
@@ -218,8 +237,6 @@ class Session:
                 if error.code not in (Code.COORDINATOR_UNREACHABLE, Code.SIGNATURE_INVALID):
                     raise
                 logger.warning("%s failed, next try in %.1f s: %s", what, pause_s, error.line())
-                if error.code is Code.COORDINATOR_UNREACHABLE:
-                    await self._reset()
             if not while_():
                 return None
             await asyncio.sleep(pause_s * (0.75 + 0.5 * self._pauses.random()))
@@ -243,7 +260,7 @@ class Session:
                 on_view(view)
 
     async def close(self) -> None:
-        await self._reset()
+        await self._reset(self._channel)
 
 
 def file_digest(path: Path) -> tuple[int, bytes]:

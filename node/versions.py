@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import Code, HocketError
 from common.files import atomic_write, disk_error
+from protocol.content import links
 from protocol.manifest import DatasetManifest, StageFile, VersionManifest, read_manifest, refuse_older
 from protocol.tensor_files import TensorInfo, read_checked
 from swarm.block_service import fetch
@@ -28,6 +29,17 @@ logger = logging.getLogger(__name__)
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_SHARD_BYTES = 1 << 30
 FILE_HEADER_BYTES = 16 << 20
+KEEP_VERSIONS = 3
+
+
+class _Memory(BaseModel):
+    """What is kept between two starts of a worker: (manifest, stage file) of the versions held, the newest last."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run_id: str
+    version: int | None = None
+    held: list[tuple[str, str]] = []
 
 
 class Versions:
@@ -43,24 +55,42 @@ class Versions:
         self._store = store
         self._coordinator_key = coordinator_key
         self._run_id = run_id
-        self._seen_path = state_dir / "seen-version.json"
+        self._memory_path = state_dir / "versions.json"
         self._work_path = state_dir / "stage.safetensors"
 
-    def _seen(self) -> int | None:
-        """The highest version number that this worker has taken of this run."""
+    def _read_memory(self) -> _Memory:
+        """The highest version number that this worker has taken of this run, and the files that it holds of versions."""
         try:
-            seen = json.loads(self._seen_path.read_text(encoding="utf-8"))
+            data = self._memory_path.read_bytes()
         except FileNotFoundError:
-            return None
+            return _Memory(run_id=self._run_id)
         except OSError as error:
-            raise disk_error(error, self._seen_path) from error
-        except ValueError as error:
-            raise HocketError(Code.STATE_UNREADABLE, f"{self._seen_path} is damaged") from error
-        number = seen.get(self._run_id) if isinstance(seen, dict) else None
-        return number if isinstance(number, int) else None
+            raise disk_error(error, self._memory_path) from error
+        try:
+            memory = _Memory.model_validate_json(data)
+        except ValidationError as error:
+            raise HocketError(Code.STATE_UNREADABLE, f"{self._memory_path} is damaged") from error
+        return memory if memory.run_id == self._run_id else _Memory(run_id=self._run_id)
 
-    def _remember(self, number: int) -> None:
-        atomic_write(self._seen_path, json.dumps({self._run_id: number}).encode())
+    def _remember(self, memory: _Memory) -> None:
+        atomic_write(self._memory_path, memory.model_dump_json().encode())
+
+    def _hold(self, root: str, part: str) -> None:
+        """Note a version's files as held, and drop those of versions before the last few."""
+        memory = self._read_memory()
+        held = [pair for pair in memory.held if pair != (root, part)] + [(root, part)]
+        kept = {cid for pair in held[-KEEP_VERSIONS:] for cid in pair}
+        for cid in [cid for pair in held[:-KEEP_VERSIONS] for cid in pair if cid not in kept]:
+            self._drop(cid)
+        self._remember(memory.model_copy(update={"held": held[-KEEP_VERSIONS:]}))
+
+    def _drop(self, root: str) -> None:
+        """Remove a file's blocks, the root last, so that what a kill leaves is found again."""
+        if not self._store.has(root):
+            return
+        for link in links(root, self._store.get(root)):
+            self._drop(link.cid)
+        self._store.remove(root)
 
     async def manifest(self, cid: str, providers: Sequence[PeerAddress]) -> VersionManifest:
         """Fetch and check the manifest of a version.
@@ -74,18 +104,19 @@ class Versions:
         manifest = read_manifest(VersionManifest, data, signer=self._coordinator_key)
         if manifest.run_id != self._run_id:
             raise HocketError(Code.MANIFEST_INVALID, f"it is of run {manifest.run_id!r}, not of {self._run_id!r}")
-        seen = self._seen()
-        refuse_older(seen, manifest)
-        if seen != manifest.version:
-            self._remember(manifest.version)
+        memory = self._read_memory()
+        refuse_older(memory.version, manifest)
+        if memory.version != manifest.version:
+            self._remember(memory.model_copy(update={"version": manifest.version}))
         return manifest
 
     async def weights(
-        self, manifest: VersionManifest, stage: int, expected: Sequence[TensorInfo], providers: Sequence[PeerAddress]
+        self, root: str, manifest: VersionManifest, stage: int, expected: Sequence[TensorInfo], providers: Sequence[PeerAddress]
     ) -> tuple[dict[str, np.ndarray], bytes]:
         """Fetch and check the file of one stage.
 
         Args:
+            root: CID of the manifest.
             expected: the tensors that the stage has by our own reckoning; the manifest must say the same.
 
         Returns: float32 arrays by name, and the file's SHA-256.
@@ -95,7 +126,9 @@ class Versions:
         """
         part = self._part(manifest, stage, expected)
         await fetch(self._carrier, self._store, part.cid, providers, max_bytes=part.size_bytes)
-        return await asyncio.to_thread(self._read, part, expected)
+        weights = await asyncio.to_thread(self._read, part, expected)
+        await asyncio.to_thread(self._hold, root, part.cid)
+        return weights
 
     def _read(self, part: StageFile, expected: Sequence[TensorInfo]) -> tuple[dict[str, np.ndarray], bytes]:
         try:

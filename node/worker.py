@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 ANNOUNCE_EVERY_S = 20.0
 RETRY_S = 1.0
+LEAVE_S = 3.0
 _TRY_AGAIN = (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED, Code.PEER_SILENT, Code.PEER_UNREACHABLE, Code.STREAM_BROKEN)
 _WAIT_FOR_ANOTHER = (Code.MANIFEST_INVALID, Code.VERSION_ROLLED_BACK, Code.CHECKPOINT_INVALID, Code.NOT_FINITE, Code.CID_INVALID)
 _ROUND_PHASES = (pb.PREPARING, pb.OPEN, pb.CLOSING)
@@ -76,6 +77,18 @@ def locked(state_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+async def _first_of(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait for the first of `tasks` to end, stop the others, and pass its fault on."""
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in done:
+        task.result()
 
 
 class Worker:
@@ -114,6 +127,7 @@ class Worker:
         self._report_wanted = asyncio.Event()
         self._announce_wanted = asyncio.Event()
         self._station: Station | None = None
+        self._joined = False
         self._config: ModelConfig | None = None
         self._dataset_cid = ""
         self._dataset: DatasetManifest | None = None
@@ -127,29 +141,33 @@ class Worker:
         """
         await serve_blocks(self._carrier, self._store)
         await self._service.start()
-        reply = await self._session.persist("join", lambda: self._session.join(request))
-        if reply is None:
-            return
-        self._config = ModelConfig.from_json(reply.model_config_json)
-        self._dataset_cid = reply.dataset_manifest_cid
-        self._see(reply.view)
         tasks = [
-            asyncio.create_task(self._session.watch_views(self._report, self._see)),
-            asyncio.create_task(self._report_soon()),
-            asyncio.create_task(self._announce()),
-            asyncio.create_task(self._follow()),
+            asyncio.create_task(self._work(request)),
             asyncio.create_task(self._carrier_failure()),
             asyncio.create_task(self._stopped(stop)),
         ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await _first_of(tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
             await self._leave(stop)
+
+    async def _work(self, request: pb.JoinRequest) -> None:
+        """Join, and follow the run to its end."""
+        reply = await self._session.persist("join", lambda: self._session.join(request))
+        if reply is None:
+            return
+        self._joined = True
+        self._config = ModelConfig.from_json(reply.model_config_json)
+        self._dataset_cid = reply.dataset_manifest_cid
+        self._see(reply.view)
+        await _first_of(
+            [
+                asyncio.create_task(self._session.watch_views(self._report, self._see)),
+                asyncio.create_task(self._report_soon()),
+                asyncio.create_task(self._announce()),
+                asyncio.create_task(self._follow()),
+            ]
+        )
 
     async def _stopped(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -159,11 +177,12 @@ class Worker:
 
     async def _leave(self, stop: asyncio.Event) -> None:
         """Say good-bye, if it can be done quickly, and stop."""
-        try:
-            async with asyncio.timeout(3.0):
-                await self._session.leave("asked to stop" if stop.is_set() else "finished")
-        except (HocketError, TimeoutError) as error:
-            logger.info("left without a word to the coordinator: %s", error)
+        if self._joined:
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await self._session.leave("asked to stop" if stop.is_set() else "finished")
+            except (HocketError, TimeoutError) as error:
+                logger.info("left without a word to the coordinator: %s", error)
         if self._station is not None:
             await self._station.leave_round()
         await self._session.close()
@@ -350,7 +369,7 @@ class Worker:
         providers = self._providers(view.base_cid)
         manifest = await self._versions.manifest(view.base_cid, providers)
         self._check_version(manifest, context)
-        weights, sha256 = await self._versions.weights(manifest, context.stage, station.expected(), providers)
+        weights, sha256 = await self._versions.weights(view.base_cid, manifest, context.stage, station.expected(), providers)
         await station.open_round(context, weights, sha256)
         self._announce_wanted.set()
         self._report_wanted.set()

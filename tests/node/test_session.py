@@ -39,6 +39,8 @@ class Recording(rpc.CoordinatorServicer):
         self.ends: list[pb.UpdateEnd] = []
         self.receipt: dict[str, Any] = {}
         self.revision = 0
+        self.hold_watches = asyncio.Event()
+        self.hold_watches.set()
         self._nonces = NonceWindow()
 
     async def _open(self, signed: pb.Signed, method: str, kind: Any, context: Any) -> Any:
@@ -61,6 +63,7 @@ class Recording(rpc.CoordinatorServicer):
 
     async def Watch(self, request: pb.Signed, context: Any) -> pb.Signed:
         await self._open(request, "watch", pb.WatchRequest, context)
+        await self.hold_watches.wait()
         self.revision += 1
         return self._sign("watch", pb.RunView(revision=self.revision))
 
@@ -303,5 +306,24 @@ def test_every_view_is_handed_on_and_the_next_watch_names_it(tmp_path: Path) -> 
         watched = [message for method, message in door.servicer.calls if method == "watch"]
         assert [message.known_revision for message in watched[:3]] == [0, 1, 2]
         assert [message.report.frames_done for message in watched[:3]] == [0, 1, 2]
+
+    with_door(tmp_path, body)
+
+
+def test_a_call_that_breaks_the_connection_does_not_end_the_watch(tmp_path: Path) -> None:
+    async def body(door: Door, session: Session) -> None:
+        seen = asyncio.Event()
+        door.servicer.hold_watches.clear()
+        watching = asyncio.create_task(session.watch_views(pb.MemberReport, lambda view: seen.set(), wait_s=0.0))
+        while not door.servicer.calls:
+            await asyncio.sleep(0.01)
+        door.servicer.failures = [grpc.StatusCode.UNAVAILABLE]
+        with pytest.raises(HocketError) as caught:
+            await session.lease(1, 1)
+        assert caught.value.code is Code.COORDINATOR_UNREACHABLE
+        door.servicer.hold_watches.set()
+        await seen.wait()
+        assert not watching.done()
+        watching.cancel()
 
     with_door(tmp_path, body)

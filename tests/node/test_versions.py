@@ -64,7 +64,7 @@ class Publisher:
 
     async def weights(self, cid: str, expected: list[TensorInfo] | None = None) -> tuple[dict[str, np.ndarray], bytes]:
         manifest = await self.versions.manifest(cid, PROVIDERS)
-        return await self.versions.weights(manifest, 0, expected or info_of(WEIGHTS), PROVIDERS)
+        return await self.versions.weights(cid, manifest, 0, expected or info_of(WEIGHTS), PROVIDERS)
 
 
 def with_publisher(folder: Path, body: Callable[[Publisher], Awaitable[None]]) -> None:
@@ -144,7 +144,34 @@ def test_a_stage_file_that_does_not_fit_is_refused(
 
 def test_a_damaged_memory_of_versions_is_said(tmp_path: Path) -> None:
     async def body(publisher: Publisher) -> None:
-        (tmp_path / "worker" / "seen-version.json").write_text("{")
+        (tmp_path / "worker" / "versions.json").write_text("{")
         await refused(Code.STATE_UNREADABLE, publisher.versions.manifest(publisher.publish(), PROVIDERS))
+
+    with_publisher(tmp_path, body)
+
+
+def test_files_of_versions_long_gone_are_dropped_also_those_of_an_earlier_start(tmp_path: Path) -> None:
+    async def body(publisher: Publisher) -> None:
+        roots, parts = [], []
+        for number in range(5):
+            data = {name: value + number for name, value in WEIGHTS.items()}
+            write_tensors(tmp_path / "stage", data)
+            content = (tmp_path / "stage").read_bytes()
+            parts.append(publisher.store.add_bytes(content))
+            roots.append(publisher.publish(number, cid=parts[-1], sha256=hashlib.sha256(content).hexdigest()))
+            publisher.versions = publisher.open()
+            await publisher.weights(roots[-1])
+        assert [publisher.held.has(cid) for cid in roots] == [False, False, True, True, True]
+        assert [publisher.held.has(cid) for cid in parts] == [False, False, True, True, True]
+
+    with_publisher(tmp_path, body)
+
+
+def test_a_file_that_a_kept_version_shares_is_not_dropped(tmp_path: Path) -> None:
+    async def body(publisher: Publisher) -> None:
+        roots = [publisher.publish(number) for number in range(5)]
+        for root in roots:
+            await publisher.weights(root)
+        assert publisher.held.has(publisher.store.add_bytes((tmp_path / "stage").read_bytes()))
 
     with_publisher(tmp_path, body)
