@@ -17,6 +17,8 @@ from simulations.simulate import FinishedRun, SimulationSettings, run_module, ru
 LOSS_RATIO = 0.9
 """The last round's loss must be at most this share of the first one's."""
 
+WAYS_A_LINE = 4
+
 DEMO = SimulationSettings(
     name="demo",
     preset="demo",
@@ -99,8 +101,8 @@ def shortcomings(report: dict[str, Any]) -> list[str]:
 
 def summary(report: dict[str, Any], out: Path) -> list[str]:
     """The demo's summary in lines."""
-    speech, paths = report["speech"], report["paths"]
-    lines = ["", f"Run {report['run_id']}, {report['seconds']:.0f} s in all"]
+    speech = report["speech"]
+    lines = ["", *way_lines(report["paths"]), "", f"Run {report['run_id']}, {report['seconds']:.0f} s in all"]
     lines += [f"  {round_line(entry)}" for entry in report["rounds"]]
     speed = report["frames_per_second"]
     lines.append(f"Speed: {speed['median']:.0f} frames/s (slowest round {speed['slowest']:.0f}, fastest {speed['fastest']:.0f})")
@@ -118,10 +120,6 @@ def summary(report: dict[str, Any], out: Path) -> list[str]:
         f"Acknowledged updates: {report['acked_updates']}, lost {report['acked_updates_lost']}; "
         f"microbatches counted twice {report['duplicate_microbatches']}, dropped {report['dropped_microbatches']}"
     )
-    lines.append(f"Round {paths['round']}: {len(paths['microbatches'])} microbatches over processes {paths['pids']}; their ways:")
-    for microbatch in paths["microbatches"]:
-        way = " -> ".join(f"{hop['stage']}:{hop['pid']}" for hop in microbatch["path"])
-        lines.append(f"  microbatch {microbatch['id']} ({microbatch['frames']} frames, {microbatch['seconds']:.2f} s): {way}")
     memory = report["memory_pss_bytes"]
     workers = [peaks["total"] for name, peaks in memory.items() if name != "coordinator"]
     lines.append(
@@ -133,3 +131,12 @@ def summary(report: dict[str, Any], out: Path) -> list[str]:
     lines.append(f"Spoken: {speech['text']!r} -> {out / 'sample.wav'} ({speech['speech_s']:.1f} s of speech)")
     lines.append(f"Report: {out / 'report.json'}; pictures: {out / 'spectrogram.png'}, {out / 'loss.png'}")
     return lines
+
+
+def way_lines(paths: dict[str, Any]) -> list[str]:
+    """The way of every microbatch of the sampled round as `id: pid>pid>pid`, stage by stage, several to a line."""
+    ways = [
+        f"{microbatch['id']}: {'>'.join(str(hop['pid']) for hop in microbatch['path'])}" for microbatch in paths["microbatches"]
+    ]
+    head = f"Ways of the {len(ways)} microbatches of round {paths['round']} through the processes {paths['pids']} (id: pid of each stage)"
+    return [head, *("  " + "   ".join(ways[start : start + WAYS_A_LINE]) for start in range(0, len(ways), WAYS_A_LINE))]
