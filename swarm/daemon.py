@@ -13,7 +13,6 @@ import ipaddress
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,8 @@ from protocol.wire import put_varint
 
 logger = logging.getLogger(__name__)
 
-MAX_SOCKET_PATH_BYTES = 100  # the system's limit is 108, with a closing zero
+MAX_SOCKET_PATH_BYTES = 107  # of 108, with a closing zero
+LONGEST_SOCKET_NAME = "p2pclient-01234567890.sock"
 STREAM_BUFFER_BYTES = 1 << 20
 STOP_S = 10.0
 _P2P_CODE = 421
@@ -281,30 +281,27 @@ class Daemon:
 
 
 class _SocketDirectory:
-    """A fresh directory for our sockets: inside the state directory if that path is short enough for a socket, else in /tmp.
+    """A fresh directory for our sockets in the state directory; what an earlier process left there when it was killed goes.
 
-    In that case a link in the state directory leads there. What an earlier process of the same state directory left
-    behind when it was killed goes first.
+    Where its path is too long for a socket, the sockets are named through our open descriptor of it, which the daemon, a
+    process of the same user, can follow too.
     """
 
     def __init__(self, state_dir: Path) -> None:
         self._place = state_dir.resolve() / "sockets"
+        self._descriptor: int | None = None
         try:
             self.remove()
-            longest = self._place / "p2pclient-0123456789012345.sock"
-            if len(os.fsencode(longest)) <= MAX_SOCKET_PATH_BYTES:
-                self._place.mkdir(parents=True, mode=0o700)
-                self.path = self._place
-                return
-            state_dir.mkdir(parents=True, exist_ok=True)
-            self.path = Path(tempfile.mkdtemp(prefix="hocket-", dir="/tmp"))
-            self._place.symlink_to(self.path)
+            self._place.mkdir(parents=True, mode=0o700)
+            self.path = self._place
+            if len(os.fsencode(self.path / LONGEST_SOCKET_NAME)) > MAX_SOCKET_PATH_BYTES:
+                self._descriptor = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY)
+                self.path = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
         except OSError as error:
             raise disk_error(error, self._place) from error
 
     def remove(self) -> None:
-        if self._place.is_symlink():
-            shutil.rmtree(self._place.readlink(), ignore_errors=True)
-            self._place.unlink(missing_ok=True)
-        else:
-            shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._place, ignore_errors=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
