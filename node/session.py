@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -89,13 +89,12 @@ class Session:
                 self._channel = await open_channel(self._ticket)
             return self._channel
 
-    async def _reset(self, failed: grpc.aio.Channel | None) -> None:
+    async def _reset(self, failed: Any) -> None:
         """Drop a channel that failed: the next call opens a new one, to whichever address answers."""
-        channel = self._channel
-        if channel is None or channel is not failed:
-            return
-        self._channel = None
-        await channel.close()
+        current = failed is self._channel
+        if failed is not None and current:
+            self._channel = None
+            await failed.close()
 
     async def _rpc(self, call: Callable[[rpc.CoordinatorStub], Awaitable[pb.Signed]]) -> pb.Signed:
         """Make a call; a channel on which one fails for good is dropped, together with whatever else waits on it.

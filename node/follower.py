@@ -1,0 +1,359 @@
+"""Follows a run: compares what the coordinator's view asks for with what is, and closes the gap.
+
+The view is level-triggered: whatever was missed, the latest one says what should be. One loop does the work that it calls
+for; the talk with the coordinator, the records in the DHT and the services run beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.errors import Code, HocketError
+from common.faults import NO_FAULTS, Faults
+from common.log import EventLog
+from node.context import RoundContext
+from node.engine import Engine, Priority
+from node.peers import AddressBook
+from node.session import Session, now_ms
+from node.stage_service import StageService
+from node.station import Station, build_local
+from node.versions import Versions
+from protocol.generated import hocket_pb2 as pb
+from protocol.identity import MemberKey
+from protocol.manifest import DatasetManifest, VersionManifest
+from protocol.roster import RosterView
+from protocol.ticket import Ticket
+from swarm.block_service import serve_blocks
+from swarm.blocks import BlockStore
+from swarm.carrier import PeerAddress
+from swarm.libp2p import LibP2PCarrier
+from swarm.records import MAX_LIFE_MS, make_record
+from tokenizer.reader import DatasetReader
+from tts.config import ModelConfig
+
+logger = logging.getLogger(__name__)
+
+ANNOUNCE_EVERY_S = 20.0
+RETRY_S = 1.0
+LEAVE_S = 3.0
+_TRY_AGAIN = (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED, Code.PEER_SILENT, Code.PEER_UNREACHABLE, Code.STREAM_BROKEN)
+_WAIT_FOR_ANOTHER = (Code.MANIFEST_INVALID, Code.VERSION_ROLLED_BACK, Code.CHECKPOINT_INVALID, Code.NOT_FINITE, Code.CID_INVALID)
+_ROUND_PHASES = (pb.PREPARING, pb.OPEN, pb.CLOSING)
+
+
+async def _first_of(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait for the first of `tasks` to end, stop the others, and pass its fault on."""
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in done:
+        task.result()
+
+
+class Follower:
+    """One member of one run.
+
+    Args:
+        ticket: of the run. key: of the member. carrier: connected.
+        state_dir: blocks, events and what is sent.
+        events: the event log. faults: of the fault plan.
+    """
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        key: MemberKey,
+        carrier: LibP2PCarrier,
+        state_dir: Path,
+        events: EventLog,
+        *,
+        faults: Faults = NO_FAULTS,
+    ) -> None:
+        self._ticket = ticket
+        self._key = key
+        self._carrier = carrier
+        self._state_dir = state_dir
+        self._events = events
+        self._faults = faults
+        self._session = Session(ticket, key, faults=faults)
+        self._store = BlockStore(state_dir / "blocks")
+        self._book = AddressBook(carrier.dht, ticket.run_id)
+        self._service = StageService(carrier, key, ticket.run_id, faults=faults)
+        self._versions = Versions(carrier, self._store, ticket.coordinator_key, ticket.run_id, state_dir)
+        self._engine = Engine()
+        self._view = pb.RunView()
+        self._changed = asyncio.Event()
+        self._report_wanted = asyncio.Event()
+        self._announce_wanted = asyncio.Event()
+        self._station: Station | None = None
+        self._joined = False
+        self._config: ModelConfig | None = None
+        self._dataset_cid = ""
+        self._dataset: DatasetManifest | None = None
+        self._reader: DatasetReader | None = None
+
+    async def run(self, request: pb.JoinRequest, stop: asyncio.Event) -> None:
+        """Work until the run is finished or `stop` is set.
+
+        Raises:
+            HocketError: JOIN_REFUSED, CARRIER_FAILED, DISK_FULL and other faults that waiting does not mend.
+        """
+        await serve_blocks(self._carrier, self._store)
+        await self._service.start()
+        tasks = [
+            asyncio.create_task(self._work(request)),
+            asyncio.create_task(self._carrier_failure()),
+            asyncio.create_task(self._stopped(stop)),
+        ]
+        try:
+            await _first_of(tasks)
+        finally:
+            await self._leave(stop)
+
+    async def _work(self, request: pb.JoinRequest) -> None:
+        """Join, and follow the run to its end."""
+        reply = await self._session.persist("join", lambda: self._session.join(request))
+        if reply is None:
+            return
+        self._joined = True
+        self._config = ModelConfig.from_json(reply.model_config_json)
+        self._dataset_cid = reply.dataset_manifest_cid
+        self._see(reply.view)
+        await _first_of(
+            [
+                asyncio.create_task(self._session.watch_views(self._report, self._see)),
+                asyncio.create_task(self._report_soon()),
+                asyncio.create_task(self._announce()),
+                asyncio.create_task(self._follow()),
+            ]
+        )
+
+    async def _stopped(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+
+    async def _carrier_failure(self) -> None:
+        raise await self._carrier.wait_failed()
+
+    async def _leave(self, stop: asyncio.Event) -> None:
+        """Say good-bye, if it can be done quickly, and stop."""
+        if self._joined:
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await self._session.leave("asked to stop" if stop.is_set() else "finished")
+            except (HocketError, TimeoutError) as error:
+                logger.info("left without a word to the coordinator: %s", error)
+        if self._station is not None:
+            await self._station.leave_round()
+        await self._session.close()
+        self._engine.close()
+
+    # ---- what comes in and goes out ---------------------------------------------------------------------------------
+
+    def _see(self, view: pb.RunView) -> None:
+        if view != self._view:
+            if (view.phase, view.round) != (self._view.phase, self._view.round):
+                logger.info("round %d: %s (%s)", view.round, pb.Phase.Name(view.phase), view.reason)
+            self._view = view
+            self._changed.set()
+
+    def _report(self) -> pb.MemberReport:
+        if self._station is not None:
+            return self._station.report()
+        return pb.MemberReport(pid=os.getpid())
+
+    async def _report_soon(self) -> None:
+        """Send a report beside the long poll when something has happened that the coordinator waits for."""
+        while True:
+            await self._report_wanted.wait()
+            self._report_wanted.clear()
+            await self._report_now()
+
+    async def _report_now(self) -> None:
+        try:
+            self._see(await self._session.watch(self._report(), known_revision=0, wait_s=0.0))
+        except HocketError as error:
+            logger.info("a report was not taken, the next one will be: %s", error.line())
+
+    async def _announce(self) -> None:
+        """Keep our record in the DHT fresh; at once when the stage or the version has changed."""
+        while True:
+            station = self._station
+            if station is not None:
+                made_ms = now_ms()
+                record = make_record(
+                    self._key,
+                    run_id=self._ticket.run_id,
+                    stage=station.stage,
+                    peer_id=self._carrier.peer_id,
+                    multiaddrs=await self._carrier.refresh_multiaddrs(),
+                    version_cid=station.base_cid,
+                    throughput=station.throughput,
+                    now_ms=made_ms,
+                )
+                try:
+                    await self._carrier.dht.announce(
+                        record, self._ticket.run_id, station.stage, self._carrier.peer_id, made_ms + MAX_LIFE_MS
+                    )
+                except HocketError as error:
+                    logger.warning("our record could not be published, tried again in %.0f s: %s", ANNOUNCE_EVERY_S, error.line())
+            try:
+                async with asyncio.timeout(ANNOUNCE_EVERY_S):
+                    await self._announce_wanted.wait()
+            except TimeoutError:
+                pass  # time for the next one
+            self._announce_wanted.clear()
+
+    # ---- the loop ---------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Close the gap between what should be and what is, whenever one of them changes; returns when the run is finished."""
+        retry_s: float | None = None
+        while True:
+            try:
+                async with asyncio.timeout(retry_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass  # the gap is still there: try again
+            self._changed.clear()
+            retry_s = None
+            if self._station is not None:
+                for failure in self._station.failures():
+                    raise failure
+            view = self._view
+            if view.phase == pb.FINISHED:
+                logger.info("the run is finished")
+                return
+            try:
+                await self._reconcile(view)
+            except HocketError as error:
+                if error.code in _TRY_AGAIN:
+                    retry_s = RETRY_S
+                    logger.warning("round %d: tried again in %.0f s: %s", view.round, RETRY_S, error.line())
+                elif error.code in _WAIT_FOR_ANOTHER:
+                    logger.error("round %d: not taken over, waiting for another version: %s", view.round, error.line())
+                else:
+                    raise
+
+    async def _reconcile(self, view: pb.RunView) -> None:
+        roster = RosterView(view.roster)
+        entry = roster.by_member(self._key.member_id)
+        if entry is None or entry.role != pb.REPLICA or self._config is None:
+            if self._station is not None:
+                logger.info("no stage is assigned to us any more")
+                await self._drop_station()
+            return
+        context = RoundContext(
+            run_id=self._ticket.run_id,
+            round=view.round,
+            base_cid=view.base_cid,
+            member_id=self._key.member_id,
+            peer_id=self._carrier.peer_id,
+            stage=entry.stage,
+            stages=view.stages,
+            generation=entry.generation,
+            roster=roster,
+            settings=view.settings,
+            config=self._config,
+        )
+        station = await self._station_for(context)
+        if view.phase not in _ROUND_PHASES:
+            if view.phase == pb.GATHERING:
+                await station.leave_round()
+            return
+        held = (station.round, station.base_cid, station.generation)
+        if held != (view.round, view.base_cid, entry.generation) and view.phase != pb.CLOSING and view.base_cid:
+            await self._load(station, context, view)
+        if station.round != view.round:
+            return
+        if view.phase == pb.CLOSING:
+            await station.close_round(lambda: self._view.round == context.round and self._view.phase in (pb.OPEN, pb.CLOSING))
+            self._report_wanted.set()
+            return
+        station.follow(context, view.phase)
+        if context.is_first:
+            reader = await self._dataset_reader()
+            if view.phase == pb.OPEN:
+                station.feed(reader, self._languages())
+            if view.evaluate:
+                station.evaluate(reader, self._languages())
+
+    async def _station_for(self, context: RoundContext) -> Station:
+        """The station of our stage; a new one when the coordinator has moved us."""
+        station = self._station
+        if station is not None and (station.stage, station.stages) == (context.stage, context.stages):
+            return station
+        await self._drop_station()
+        self._events.write(
+            "assigned", stage=context.stage, stages=context.stages, generation=context.generation, round=context.round
+        )
+        logger.info("stage %d of %d is assigned to us", context.stage, context.stages)
+        local = await self._engine.run(Priority.STEP, build_local, context)
+        self._station = Station(
+            local,
+            context,
+            carrier=self._carrier,
+            key=self._key,
+            session=self._session,
+            engine=self._engine,
+            service=self._service,
+            book=self._book,
+            state_dir=self._state_dir,
+            event=self._events.write,
+            poke=self._report_wanted.set,
+            wake=self._changed.set,
+            report_now=self._report_now,
+            faults=self._faults,
+        )
+        self._announce_wanted.set()
+        return self._station
+
+    async def _drop_station(self) -> None:
+        if self._station is not None:
+            await self._station.leave_round()
+            self._station = None
+            self._report_wanted.set()
+
+    # ---- versions and data ------------------------------------------------------------------------------------------
+
+    def _providers(self, version_cid: str = "") -> list[PeerAddress]:
+        """Who may have it: peers whose record says so, then the coordinator's own block peers."""
+        listed = [PeerAddress(provider.peer_id, tuple(provider.multiaddrs)) for provider in self._view.providers]
+        holders = [address for address in self._book.holders(version_cid) if address.peer_id != self._carrier.peer_id]
+        known = {address.peer_id for address in holders}
+        return holders + [address for address in listed if address.peer_id not in known]
+
+    async def _load(self, station: Station, context: RoundContext, view: pb.RunView) -> None:
+        """Fetch the round's base and open the round on it."""
+        await self._book.refresh(context.stage)
+        providers = self._providers(view.base_cid)
+        manifest = await self._versions.manifest(view.base_cid, providers)
+        self._check_version(manifest, context)
+        weights, sha256 = await self._versions.weights(view.base_cid, manifest, context.stage, station.expected(), providers)
+        await station.open_round(context, weights, sha256)
+        self._announce_wanted.set()
+        self._report_wanted.set()
+
+    def _check_version(self, manifest: VersionManifest, context: RoundContext) -> None:
+        if len(manifest.stages) != context.stages or ModelConfig.from_dict(manifest.model) != context.config:
+            raise HocketError(
+                Code.MANIFEST_INVALID, f"version {manifest.version} is of another model or of another number of stages"
+            )
+
+    async def _dataset_reader(self) -> DatasetReader:
+        if self._reader is None:
+            self._dataset = await self._versions.dataset(self._dataset_cid, self._providers())
+            self._reader = DatasetReader(self._dataset, self._shard)
+        return self._reader
+
+    async def _shard(self, cid: str) -> bytes:
+        return await self._versions.file(cid, self._providers())
+
+    def _languages(self) -> Sequence[str]:
+        return tuple(self._dataset.languages) if self._dataset is not None else ()

@@ -1,0 +1,68 @@
+"""The worker's own process: its state directory and its first contact."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from common.errors import Code, HocketError
+from node.peers import AddressBook
+from node.worker import locked, run_worker
+from protocol.identity import MemberKey
+from swarm.carrier import PeerAddress
+from swarm.memory import MemoryCarrier, MemoryNetwork
+from swarm.records import make_record, wall_clock_ms
+
+
+def test_a_state_directory_serves_one_worker_at_a_time(tmp_path: Path) -> None:
+    with locked(tmp_path / "state"):
+        with pytest.raises(HocketError) as caught, locked(tmp_path / "state"):
+            pass
+        assert caught.value.code is Code.STATE_LOCKED
+    with locked(tmp_path / "state"):
+        pass
+
+
+def test_a_state_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HocketError) as caught, locked(tmp_path / "file" / "state"):
+        pass
+    assert caught.value.code is Code.STATE_UNREADABLE
+
+
+def test_a_damaged_ticket_is_said_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(HocketError) as caught:
+        run_worker("hocket1:nonsense", tmp_path / "state")
+    assert caught.value.code is Code.TICKET_INVALID
+    assert not (tmp_path / "state").exists()
+
+
+def test_the_address_book_knows_who_holds_a_version_and_keeps_what_it_knew() -> None:
+    async def main() -> None:
+        carrier = MemoryCarrier(MemoryNetwork(), "peer-a")
+        directory, key = carrier.dht, MemberKey.generate()
+        book = AddressBook(directory, "run")
+        assert book.address("peer-a") == PeerAddress("peer-a")
+        now = wall_clock_ms()
+        record = make_record(
+            key,
+            run_id="run",
+            stage=1,
+            peer_id="peer-a",
+            multiaddrs=carrier.multiaddrs,
+            version_cid="cid",
+            throughput=3.0,
+            now_ms=now,
+        )
+        await directory.announce(record, "run", 1, "peer-a", now + 60_000)
+        await book.refresh(0)
+        assert book.holders("cid") == []
+        await book.refresh(1)
+        assert book.holders("cid") == [PeerAddress("peer-a", carrier.multiaddrs)] == [book.address("peer-a")]
+        await book.refresh(2)
+        assert book.address("peer-a").multiaddrs == carrier.multiaddrs
+        await carrier.close()
+
+    asyncio.run(main())
