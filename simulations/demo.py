@@ -138,5 +138,7 @@ def way_lines(paths: dict[str, Any]) -> list[str]:
     ways = [
         f"{microbatch['id']}: {'>'.join(str(hop['pid']) for hop in microbatch['path'])}" for microbatch in paths["microbatches"]
     ]
-    head = f"Ways of the {len(ways)} microbatches of round {paths['round']} through the processes {paths['pids']} (id: pid of each stage)"
+    head = (
+        f"Ways of the {len(ways)} microbatches of round {paths['round']} (id: pid of each stage) over processes {paths['pids']}"
+    )
     return [head, *("  " + "   ".join(ways[start : start + WAYS_A_LINE]) for start in range(0, len(ways), WAYS_A_LINE))]

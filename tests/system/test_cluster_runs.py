@@ -50,14 +50,16 @@ def last_ready(out: Path, worker: str) -> dict[str, Any]:
 
 
 def test_a_worker_is_killed_and_another_joins_and_all_end_with_the_bit_same_version(tmp_path: Path, data: Path) -> None:
-    plan = Plan(kill=(Kill(round=2, stage=1, after_share=0.25),), join=(Join(round=3),))
+    """Round 2 waits for the lost member's silence to be believed, which is time enough for the joiner to start."""
+    plan = Plan(kill=(Kill(round=2, stage=1, after_share=0.25),), join=(Join(round=2),))
     out = tmp_path / "run"
-    report = simulate(out, data, rounds=5, plan=plan)
-    assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3, 4, 5]
+    extra = {"rounds": {"evaluate": False}, "membership": {"silence_s": 15.0}}
+    report = simulate(out, data, rounds=6, plan=plan, extra=extra)
+    assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3, 4, 5, 6]
     assert report["missed_plan_steps"] == [] and report["unexpected_ends"] == []
     (recovery,) = report["recoveries"]
     assert recovery["kind"] == "kill" and recovery["stage"] == 1 and 0 <= recovery["seconds"] < 60
-    assert report["acked_updates"] >= 4 + 3 * 4 and report["acked_updates_lost"] == 0
+    assert report["acked_updates"] >= 4 + 5 * 3 and report["acked_updates_lost"] == 0
     assert report["duplicate_microbatches"] == 0 and report["false_suspicions"] == 0
     loaded: dict[int, set[str]] = {}
     for number in range(5):
@@ -66,6 +68,8 @@ def test_a_worker_is_killed_and_another_joins_and_all_end_with_the_bit_same_vers
             assert ready["base"] == report["rounds"][-1]["base_cid"], f"worker-{number}"
             loaded.setdefault(int(ready["stage"]), set()).add(ready["weights_sha256"])
     assert set(loaded) == {0, 1} and all(len(digests) == 1 for digests in loaded.values())
+    joiner = next(event for event in read_events(out / "worker-4" / "events.jsonl") if event["event"] == "started")["member_id"]
+    assert joiner in report["rounds"][-1]["stages"][1]["accepted_members"]
     assert len(report["paths"]["pids"]) >= 3 and report["paths"]["incomplete"] == []
     assert (out / "report.json").is_file()
 
