@@ -44,6 +44,17 @@ class Driver:
         core = self._core
         while True:
             core.wake.clear()
+            wait_s = await self.step()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await core.wake.wait()
+            except TimeoutError:
+                continue
+
+    async def step(self) -> float:
+        """Decide and act until nothing changes any more; how long to wait before looking again, in seconds."""
+        core, tick_s = self._core, self._core.config.membership.silence_s / 4
+        while True:
             now = core.clock()
             self._forgive_own_absence(now)
             self._tend(now)
@@ -53,21 +64,15 @@ class Driver:
                 logger.info("round %d, %s: %s", core.state.round, core.state.phase, decision.reason)
             if decision.enter is not None:
                 self._enter(decision)
-                continue
-            if core.state.phase is Phase.AGGREGATING:
+            elif core.state.phase is Phase.AGGREGATING:
                 await self._assembly.run()
-                self._due_at = core.clock() + core.config.membership.silence_s
-                continue
-            if core.state.phase is Phase.FINISHED:
-                self.finished.set()
-            tick = core.config.membership.silence_s / 4
-            wait_s = tick if decision.wake_at is None else min(tick, max(decision.wake_at - now, 0.01))
-            self._due_at = now + wait_s
-            try:
-                async with asyncio.timeout(wait_s):
-                    await core.wake.wait()
-            except TimeoutError:
-                continue
+                self._due_at = core.clock() + tick_s
+            else:
+                if core.state.phase is Phase.FINISHED:
+                    self.finished.set()
+                wait_s = tick_s if decision.wake_at is None else min(tick_s, max(decision.wake_at - now, 0.01))
+                self._due_at = now + wait_s
+                return wait_s
 
     # ---- what must be kept in order at any time ----------------------------------------------------------------------
 
@@ -78,7 +83,7 @@ class Driver:
             logger.warning("the coordinator was held up for %.1f s", late_s)
             for member in self._core.last_seen:
                 self._core.last_seen[member] += late_s
-        self._due_at = now + self._core.config.membership.silence_s
+            self._due_at = now
 
     def _tend(self, now: float) -> None:
         core, state, silence_s = self._core, self._core.state, self._core.config.membership.silence_s

@@ -231,9 +231,14 @@ class RunState:
         elif self.phase is Phase.AGGREGATING:
             self.counts = data["counts"]
             self.bytes_sent |= data["counts"]["bytes"]
-        if self.phase in (Phase.CLOSING, Phase.GATHERING):
+        if self.phase is Phase.CLOSING:
             for lease in self.outstanding:
-                self._give_back(lease, "the round closes" if self.phase is Phase.CLOSING else data["reason"])
+                self._give_back(lease, "the round closes")
+        elif self.phase is Phase.GATHERING:
+            # Nothing came of the round, so what was trained on is as good as new.
+            for lease in self.leases.values():
+                if not lease.returned:
+                    self._give_back(lease, data["reason"])
 
     def _lease(self, time: float, data: dict[str, Any]) -> None:
         taken = Range(data["epoch"], data["start"], data["stop"])
