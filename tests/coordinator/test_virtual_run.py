@@ -32,7 +32,7 @@ from coordinator.views import evaluator
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from protocol.manifest import VersionManifest
-from protocol.tensor_files import file_parts, info_of, write_tensors
+from protocol.tensor_files import file_parts, write_tensors
 from swarm.blocks import BlockStore
 
 STAGES = 2
@@ -102,13 +102,34 @@ class VirtualRun:
         self.clock = Clock()
         self.folder = folder
         self.draw = random.Random(seed)
-        self.journal = Journal(folder / "journal.sqlite", NO_FAULTS)
-        self.core = Core(RunConfig.parse(TOML), self.journal, RunState(), NO_FAULTS, self.clock)
         self.versions = Versions(folder / "versions", BlockStore(folder / "blocks"), MemberKey.generate())
         self.members = [Scripted(f"m{index}", behaviour) for index, behaviour in enumerate(behaviours)]
-        self._found()
-        self.driver = Driver(self.core, Assembly(self.core, self.versions, folder))
-        self.uploads = Uploads(self.core, folder)
+        self.start()
+
+    def start(self) -> None:
+        """What a process of the coordinator does at its start; nothing but the files is carried over."""
+        self.journal = Journal(self.folder / "journal.sqlite", NO_FAULTS)
+        self.core = Core(RunConfig.parse(TOML), self.journal, self.folded(), NO_FAULTS, self.clock)
+        if not self.core.state.run_id:
+            self._found()
+        self.core.manifest = self.versions.load(self.core.state.base_cid)
+        self.core.emit("started", pid=1)
+        self.driver = Driver(self.core, Assembly(self.core, self.versions, self.folder))
+        self.uploads = Uploads(self.core, self.folder)
+
+    def folded(self) -> RunState:
+        state = RunState()
+        for event in self.journal.events():
+            state.apply(event)
+        return state
+
+    def restart(self, down_s: float) -> None:
+        """Killed, and started again a while later."""
+        self.journal.close()
+        self.clock.now += down_s
+        before = self.core.state
+        self.start()
+        assert self.core.state.seq == before.seq + 1 and self.core.state.base_cid == before.base_cid
 
     def _found(self) -> None:
         """Version 0 of a model of two small stages."""
@@ -124,10 +145,6 @@ class VirtualRun:
             stages.append(self.versions.stage_file(0, stage, momentum=False))
         manifest = VersionManifest(run_id="virtual", version=0, round=0, model={}, stages=stages, dataset_cid=cid)
         self.core.emit("version", version=0, round=0, cid=self.versions.publish(manifest), frames=0, record=None)
-        self.core.emit("started", pid=1)
-        self.core.manifest = manifest
-        self.tensors = tensors
-        assert info_of(tensors)
 
     async def tick(self, number: int, *, behave: bool) -> None:
         self.clock.now += TICK_S
@@ -211,11 +228,13 @@ behaviours = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(behaviours, st.integers(0, 1 << 20))
-def test_a_run_ends_whatever_its_members_did_before(drawn: list[Behaviour], seed: int) -> None:
+@given(behaviours, st.integers(0, 1 << 20), st.dictionaries(st.integers(0, 200), st.floats(0, 30), max_size=4))
+def test_a_run_ends_whatever_happened_before(drawn: list[Behaviour], seed: int, restarts: dict[int, float]) -> None:
     async def run(folder: Path) -> VirtualRun:
         virtual = VirtualRun(folder, drawn, seed)
         for number in range(600):
+            if number in restarts:
+                virtual.restart(restarts[number])
             await virtual.tick(number, behave=number >= 150)
             if virtual.core.state.phase is Phase.FINISHED:
                 return virtual
@@ -224,10 +243,7 @@ def test_a_run_ends_whatever_its_members_did_before(drawn: list[Behaviour], seed
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         virtual = asyncio.run(run(Path(name)))
         state = virtual.core.state
-        again = RunState()
-        for event in virtual.journal.events():
-            again.apply(event)
-        assert again == state
+        assert virtual.folded() == state
         virtual.journal.close()
     assert state.version == 2 and len(state.rounds) == 2
     assert state.rounds[-1]["heldout_loss"] == 2.0
