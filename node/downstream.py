@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 HOP_MARGIN_S = 0.25
 OTHER_ROUND_PAUSE_S = 0.5
+LOOK_AGAIN_S = 0.25  # a replica may be back, or a new one there, before the router's own time
 _OUR_FAULT = (Code.CARRIER_FAILED,)
 
 
@@ -145,7 +146,7 @@ class Downstream:
             if choice.peer is None:
                 if now + choice.wait_s >= errand.deadline - HOP_MARGIN_S:
                     raise self._failed(attempt, choice.reason)
-                await asyncio.sleep(choice.wait_s)
+                await asyncio.sleep(min(choice.wait_s, LOOK_AGAIN_S))
                 continue
             budget_s = errand.deadline - HOP_MARGIN_S - now
             if budget_s <= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -27,6 +28,7 @@ class AddressBook:
         self._run_id = run_id
         self._known: dict[str, PeerAddress] = {}
         self._versions: dict[str, str] = {}
+        self._running: dict[int, asyncio.Task[None]] = {}
 
     def address(self, peer_id: str) -> PeerAddress:
         return self._known.get(peer_id, PeerAddress(peer_id))
@@ -35,7 +37,15 @@ class AddressBook:
         self._known[address.peer_id] = address
 
     async def refresh(self, stage: int) -> None:
-        """Read the records of a stage; a directory that cannot be read leaves what is known."""
+        """Read the records of a stage; a directory that cannot be read leaves what is known. Calls at once share one look-up."""
+        running = self._running.get(stage)
+        if running is None:
+            running = asyncio.ensure_future(self._read(stage))
+            self._running[stage] = running
+            running.add_done_callback(lambda _: self._running.pop(stage, None))
+        await asyncio.shield(running)
+
+    async def _read(self, stage: int) -> None:
         began = time.monotonic()
         try:
             records = await self._directory.find(self._run_id, stage)

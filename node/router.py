@@ -41,6 +41,7 @@ class _Replica:
     retry_at: float = -math.inf
     why: str = ""
     drained: bool = False
+    probe: bool = False
 
 
 class Router:
@@ -110,6 +111,10 @@ class Router:
         order = {peer: index for index, peer in enumerate(self._replicas)}
         turn = self._start + self._step
         chosen = min(fresh or ready, key=lambda peer: (self._replicas[peer].level, (order[peer] - turn) % len(order)))
+        probed = self._replicas[chosen]
+        if probed.failures:
+            # One microbatch finds out whether it is back; the others do not wait for its silence again.
+            probed.retry_at, probed.probe = now + self._back_off_s * 2.0**probed.failures, True
         reason = "smallest assigned share of this inner step" if fresh else "all others have been tried or cannot be"
         self._replicas[chosen].level += share
         self._largest = max(self._largest, share)
@@ -118,8 +123,8 @@ class Router:
     def succeeded(self, peer: str) -> None:
         """The replica answered: its failures are forgotten."""
         if peer in self._replicas:
-            self._replicas[peer].failures = 0
-            self._replicas[peer].retry_at = -math.inf
+            replica = self._replicas[peer]
+            replica.failures, replica.retry_at, replica.probe = 0, -math.inf, False
 
     def failed(self, peer: str, share: Fraction, *, now: float, why: str) -> float:
         """The replica failed a microbatch; returns for how many seconds it is left alone.
@@ -130,10 +135,10 @@ class Router:
             return 0.0
         replica = self._replicas[peer]
         replica.level = max(Fraction(0), replica.level - share)
-        if replica.failures and now < replica.retry_at:
+        if replica.failures and now < replica.retry_at and not replica.probe:
             return replica.retry_at - now
         back_off_s = min(self._back_off_limit_s, self._back_off_s * 2.0**replica.failures)
-        replica.failures += 1
+        replica.failures, replica.probe = replica.failures + 1, False
         replica.retry_at, replica.why = now + back_off_s, why
         return back_off_s
 
@@ -147,6 +152,8 @@ class Router:
             replica = self._replicas[peer]
             replica.level = max(Fraction(0), replica.level - share)
             until = now + (self._busy_s if pause_s is None else pause_s)
+            if replica.probe:  # it answers again
+                replica.failures, replica.retry_at, replica.probe = 0, -math.inf, False
             if until > replica.retry_at:
                 replica.retry_at, replica.why = until, why
 

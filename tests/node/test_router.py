@@ -79,6 +79,27 @@ def test_microbatches_that_fail_together_count_as_one_failure() -> None:
     assert router.failed("peer-0", Fraction(1), now=2.0, why="silent") == 4.0
 
 
+def test_after_a_back_off_one_microbatch_finds_out_whether_the_replica_is_back() -> None:
+    router = Router(peers(2), back_off_s=2.0)
+    router.failed("peer-0", Fraction(1), now=0.0, why="silent")
+    assert router.choose(Fraction(1), now=2.0).peer == "peer-0"
+    assert {router.choose(Fraction(1), now=2.0).peer for _ in range(5)} == {"peer-1"}
+    assert router.failed("peer-0", Fraction(1), now=2.5, why="silent") == 4.0
+    assert {router.choose(Fraction(1), now=6.4).peer for _ in range(3)} == {"peer-1"}
+    assert router.choose(Fraction(1), now=6.5).peer == "peer-0"
+    router.succeeded("peer-0")
+    assert router.choose(Fraction(1), now=6.5).peer == "peer-0"
+
+
+def test_a_probe_that_finds_the_replica_busy_clears_its_name() -> None:
+    router = Router(peers(1), back_off_s=2.0, busy_s=0.1)
+    router.failed("peer-0", Fraction(1), now=0.0, why="silent")
+    assert router.choose(Fraction(1), now=2.0).peer == "peer-0"
+    router.pause("peer-0", Fraction(1), now=2.0, why="busy")
+    assert router.choose(Fraction(1), now=2.1).peer == "peer-0"
+    assert router.choose(Fraction(1), now=2.1).peer == "peer-0"
+
+
 def test_with_no_replica_left_the_reason_and_the_wait_are_given() -> None:
     router = Router(peers(2), back_off_s=2.0)
     for peer in peers(2):
@@ -120,7 +141,10 @@ def test_a_returning_replica_is_not_flooded() -> None:
     for _ in range(20):
         assert router.choose(Fraction(10), now=0.0).peer == "peer-1"
     router.begin_step(1)
-    chosen = [router.choose(Fraction(10), now=2.0).peer for _ in range(9)]
+    chosen = [router.choose(Fraction(10), now=2.0).peer]
+    assert chosen == ["peer-0"]
+    router.succeeded("peer-0")
+    chosen += [router.choose(Fraction(10), now=2.0).peer for _ in range(8)]
     assert chosen.count("peer-0") == 5
 
 
@@ -132,4 +156,5 @@ def test_a_new_roster_keeps_what_is_known_and_starts_new_replicas_level() -> Non
     router.replace(["a", "c"])
     assert router.replicas == ("a", "c")
     assert {router.choose(Fraction(10), now=0.0).peer for _ in range(3)} == {"c"}
+    router.succeeded("a")
     assert Counter(router.choose(Fraction(10), now=3.0).peer for _ in range(9))["c"] <= 5
