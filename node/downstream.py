@@ -109,7 +109,6 @@ class Downstream:
         self._context = context
         self._book = book
         self._event = event
-        self._lookups: set[asyncio.Task[None]] = set()
         self._members = {entry.peer_id: entry for entry in context.next_replicas()}
         # Evaluation is routed by itself, so that it does not shift the shares of the inner steps.
         self._routers = {mode: Router(list(self._members), start=context.index) for mode in (pb.TRAIN, pb.EVAL)}
@@ -269,10 +268,7 @@ class Downstream:
             after_s=now - sent,
             reason=reason,
         )
-        # The lookup goes on beside the next try: another replica need not wait for it.
-        lookup = asyncio.ensure_future(self._book.refresh(self._context.stage + 1))
-        self._lookups.add(lookup)
-        lookup.add_done_callback(self._lookups.discard)
+        self._book.refresh_soon(self._context.stage + 1)
 
     def _refused(self, errand: Errand, peer: str, answer: pb.TrainStepAnswer, attempt: _Attempt) -> None:
         """A replica answered with a refusal: wait, go elsewhere, or hand the failure up."""

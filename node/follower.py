@@ -331,7 +331,7 @@ class Follower:
 
     async def _load(self, station: Station, context: RoundContext, view: pb.RunView) -> None:
         """Fetch the round's base and open the round on it."""
-        await self._book.refresh(context.stage)
+        self._book.refresh_soon(context.stage)
         providers = self._providers(view.base_cid)
         manifest = await self._versions.manifest(view.base_cid, providers)
         self._check_version(manifest, context)

@@ -29,6 +29,7 @@ class AddressBook:
         self._known: dict[str, PeerAddress] = {}
         self._versions: dict[str, str] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._looking: set[asyncio.Future[None]] = set()
 
     def address(self, peer_id: str) -> PeerAddress:
         return self._known.get(peer_id, PeerAddress(peer_id))
@@ -44,6 +45,12 @@ class AddressBook:
             self._running[stage] = running
             running.add_done_callback(lambda _: self._running.pop(stage, None))
         await asyncio.shield(running)
+
+    def refresh_soon(self, stage: int) -> None:
+        """Read the records of a stage beside whatever else is done: a dead peer makes a look-up slow."""
+        looking = asyncio.ensure_future(self.refresh(stage))
+        self._looking.add(looking)
+        looking.add_done_callback(self._looking.discard)
 
     async def _read(self, stage: int) -> None:
         began = time.monotonic()

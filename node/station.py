@@ -145,6 +145,9 @@ class Station:
     async def _find_addresses(self, context: RoundContext) -> None:
         """Look the next stage's replicas up until all are known, for a bounded time; the others are looked up on failure."""
         wanted = [entry.peer_id for entry in context.next_replicas()]
+        if all(self._book.address(peer).multiaddrs for peer in wanted):
+            self._book.refresh_soon(context.stage + 1)
+            return
         deadline = time.monotonic() + ADDRESSES_WAIT_S
         while True:
             await self._book.refresh(context.stage + 1)
