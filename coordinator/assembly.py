@@ -81,7 +81,7 @@ class Assembly:
             round=state.round,
             model=state.model_config,
             stages=[StageFile.model_validate(one["file"]) for one in results],
-            outer=self._outer(),
+            outer={**self._outer(), "base_heldout_loss": state.heldout.get(state.base_cid, {}).get("loss")},
             data_cursor=self._cursor(state.frames_counted + frames),
             accepted=[
                 UpdateEntry(

@@ -13,7 +13,7 @@ from common.errors import Code, HocketError
 from common.faults import Faults
 from coordinator.journal import Journal
 from coordinator.leases import Sizes, next_range
-from coordinator.measures import bytes_record, loss_per_code, report_record
+from coordinator.measures import bytes_record, loss_per_code, one_line, report_record
 from coordinator.rounds import Phase
 from coordinator.run import Member, RunState
 from coordinator.run_config import RunConfig
@@ -105,14 +105,15 @@ class Core:
         self.last_seen[member] = self.clock()
         self.broken.discard(member)
         self.emit(
-            "joined", member=member, peer_id=request.peer_id, operator=request.operator[:200], nonce=nonce,
+            "joined", member=member, peer_id=request.peer_id, operator=one_line(request.operator, 200), nonce=nonce,
             report=self._last_words(member),
             info={
-                "software": request.software[:200], "threads": request.threads,
-                "memory_limit_bytes": request.memory_limit_bytes, "wire_encodings": list(request.wire_encodings)[:8],
+                "software": one_line(request.software, 200), "threads": request.threads,
+                "memory_limit_bytes": request.memory_limit_bytes,
+                "wire_encodings": [one_line(name, 16) for name in request.wire_encodings[:8]],
             },
         )  # fmt: skip
-        logger.info("member %s joined (%s)", member[:12], request.operator[:80] or "no operator named")
+        logger.info("member %s joined (%s)", member[:12], one_line(request.operator, 80) or "no operator named")
 
     def seen(self, member: str) -> Member | None:
         """A member gave a sign of life; one that was lost, but not barred, is live again. None: it never joined."""
@@ -133,9 +134,10 @@ class Core:
 
     def leave(self, member: str, reason: str, nonce: Nonce) -> None:
         """A member says good-bye; again does no harm."""
+        reason = one_line(reason, 200)
         if self.state.members[member].live:
-            self.emit("left", member=member, reason=f"left: {reason[:200]}", report=self._last_words(member), nonce=nonce)
-            logger.info("member %s left: %s", member[:12], reason[:200])
+            self.emit("left", member=member, reason=f"left: {reason}", report=self._last_words(member), nonce=nonce)
+            logger.info("member %s left: %s", member[:12], reason)
 
     def lose(self, member: str, reason: str, *, barred: bool = False) -> None:
         """Give a member up; its assignment and its unfinished leases end. A barred one must join anew to be live again."""

@@ -9,16 +9,25 @@ from typing import Any
 from coordinator.run import Update
 from protocol.generated import hocket_pb2 as pb
 
+MOST_BOOKS = 64
+MOST_NAMES = 32
+MOST_SUSPECTS = 64
 BYTE_KINDS = ("activations", "gradients", "blocks", "updates")
+
+
+def one_line(text: str, limit: int) -> str:
+    """Text from a peer as it may stand in logs and tables: printable, on one line, at most `limit` characters."""
+    return "".join(character if character.isprintable() else " " for character in text[:limit])
 
 
 def report_record(member: str, report: pb.MemberReport) -> dict[str, Any]:
     """A member's report of one round as a plain record, for the sums and for the journal.
 
-    Floats that are not finite count as absent: a report may be wrong, but never poisons a sum.
+    Floats that are not finite count as absent: a report may be wrong, but never poisons a sum. Lists and texts are cut to what
+    an honest one has.
     """
     losses = [(one.ce_sum, one.count) for one in report.losses]
-    if not all(isfinite(total) for total, _ in losses):
+    if len(losses) > MOST_BOOKS or not all(isfinite(total) for total, _ in losses):
         losses = []
     return {
         "member": member,
@@ -28,12 +37,12 @@ def report_record(member: str, report: pb.MemberReport) -> dict[str, Any]:
         "inner_steps": report.inner_steps,
         "ce": [total for total, _ in losses],
         "count": [count for _, count in losses],
-        "auxiliary": {one.name: [one.sum, one.count] for one in report.auxiliary if isfinite(one.sum)},
+        "auxiliary": {one_line(one.name, 64): [one.sum, one.count] for one in report.auxiliary[:MOST_NAMES] if isfinite(one.sum)},
         "duplicates": report.duplicates,
         "dropped": report.dropped,
         "reroutes": report.reroutes,
         "longest_wait_s": report.longest_wait_s if isfinite(report.longest_wait_s) else 0.0,
-        "suspects": sorted(set(report.suspects)),
+        "suspects": sorted({one_line(peer, 128) for peer in report.suspects[:MOST_SUSPECTS]}),
         "pid": report.pid,
         "bytes": bytes_record(report),
     }

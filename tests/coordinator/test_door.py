@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import socket
+import ssl
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,16 @@ import pytest
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, member_id
 from protocol.messages import make_signed
+
+
+def tls_version(address: str) -> str | None:
+    """What the server and a client of today agree on."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port))) as plain, context.wrap_socket(plain) as secure:
+        return secure.version()
 
 
 async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -44,6 +56,7 @@ def test_the_door(scripted: SimpleNamespace) -> None:
     scripted.prepare(count=9, replicas=1, evaluate="false", silence=60)
     process = scripted.start()
     ticket = process.ticket()
+    assert tls_version(ticket.coordinator_addresses[0]) == "TLSv1.3"
 
     async def run() -> None:
         world = await scripted.gather(ticket, 2)

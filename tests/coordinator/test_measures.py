@@ -1,0 +1,70 @@
+"""Sums of what members report."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.measures import count_microbatches, count_round, loss_per_code, one_line, report_record
+from coordinator.run import Update
+from protocol.generated import hocket_pb2 as pb
+
+
+def update(member: str, stage: int, *microbatches: tuple[int, int]) -> Update:
+    return Update(member, stage, 1, "00", 1, sum(frames for _, frames in microbatches), 1, list(microbatches), 0, 0, "p")
+
+
+def report(member: str, stage: int, frames: int, *losses: tuple[float, int]) -> dict[str, object]:
+    message = pb.MemberReport(stage=stage, generation=1, frames_done=frames, pid=1)
+    for ce_sum, count in losses:
+        message.losses.add(ce_sum=ce_sum, count=count)
+    return report_record(member, message)
+
+
+def test_the_loss_is_per_code_over_all_books_and_replicas_of_the_last_stage() -> None:
+    last = [report("a", 1, 10, (40.0, 10), (20.0, 10)), report("b", 1, 30, (90.0, 30), (30.0, 30))]
+    reports = [*last, report("c", 0, 99, (1e9, 1))]
+    counts = count_round(reports, [], 2, 35)
+    assert counts["loss"] == 180 / 80 and counts["loss_by_codebook"] == [130 / 40, 50 / 40]
+    assert counts["frames"] == 35
+    # An update says what its sender counted in the end; its report may be older. Who is lost still counts by its report.
+    assert count_round(reports, [update("a", 1, (1, 12))], 2, 99)["frames"] == 42
+    nothing = count_round([], [], 2, 99)
+    assert nothing["loss"] is None and nothing["frames"] == 0
+
+
+@given(st.permutations(range(5)))
+def test_the_order_of_reports_does_not_matter(order: list[int]) -> None:
+    reports = [report(f"m{index}", 1, index, (0.1 * 3**index, index + 1)) for index in range(5)]
+    assert count_round([reports[index] for index in order], [], 2, 99) == count_round(reports, [], 2, 99)
+
+
+def test_what_is_not_finite_or_too_much_is_left_out() -> None:
+    for bad in (math.nan, math.inf, -math.inf):
+        message = pb.MemberReport(stage=1, longest_wait_s=bad)
+        message.losses.add(ce_sum=bad, count=1)
+        message.auxiliary.add(name="duration", sum=bad, count=1)
+        record = report_record("a", message)
+        assert record["ce"] == [] and record["auxiliary"] == {} and record["longest_wait_s"] == 0.0
+    message = pb.MemberReport(suspects=[f"p{index}" for index in range(1000)])
+    for _ in range(1000):
+        message.losses.add(ce_sum=1, count=1)
+    record = report_record("a", message)
+    assert len(record["suspects"]) == 64 and record["ce"] == []
+    assert loss_per_code([], []) is None
+
+
+def test_each_microbatch_counts_once_a_stage() -> None:
+    updates = [update("a", 0, (1, 10), (2, 20)), update("b", 0, (2, 20), (3, 30)), update("c", 1, (1, 10))]
+    assert count_microbatches(updates, [range(1, 3), range(3, 5)]) == [
+        {"stage": 0, "frames": 60, "microbatches": 3, "duplicates": 1, "dropped": 1},
+        {"stage": 1, "frames": 10, "microbatches": 1, "duplicates": 0, "dropped": 3},
+    ]
+
+
+@given(st.text(max_size=50), st.integers(0, 20))
+def test_text_from_a_peer_is_one_printable_line(text: str, limit: int) -> None:
+    found = one_line(text, limit)
+    assert len(found) <= limit and found.isprintable()
