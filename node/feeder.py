@@ -112,9 +112,15 @@ class Feeder:
     async def run(self) -> None:
         """Take leases and work on them, until cancelled or until the replica drains.
 
-        The next lease is fetched and cut while the current one is trained, so that the pipeline behind does not wait for it.
+        The next lease is fetched and cut once half of the current one is back, so that the pipeline behind does not wait for
+        it, and a slow feeder does not sit on a lease that a fast one could work on.
         """
         ahead: asyncio.Task[Prepared | None] | None = None
+
+        def look_ahead() -> None:
+            nonlocal ahead
+            ahead = asyncio.ensure_future(self._take())
+
         try:
             while not self._replica.draining:
                 self._view_changed.clear()
@@ -129,8 +135,7 @@ class Feeder:
                     except TimeoutError:
                         pass  # asked again at this pace
                     continue
-                ahead = asyncio.ensure_future(self._take())
-                await self._train(prepared)
+                await self._train(prepared, look_ahead)
         finally:
             if ahead is not None:
                 ahead.cancel()
@@ -163,11 +168,23 @@ class Feeder:
         batches = await asyncio.to_thread(cut_microbatches, utterances, count, self._context.config, self._languages)
         return Prepared(lease, batches)
 
-    async def _train(self, prepared: Prepared) -> None:
+    async def _train(self, prepared: Prepared, half_done: Callable[[], None] = lambda: None) -> None:
         lease, batches = prepared.lease, prepared.batches
-        results = await asyncio.gather(
-            *(self._microbatch(lease.first_microbatch_id + index, batch, len(batches)) for index, batch in enumerate(batches))
-        )
+        passes = [
+            asyncio.ensure_future(self._microbatch(lease.first_microbatch_id + index, batch, len(batches)))
+            for index, batch in enumerate(batches)
+        ]
+        left = len(passes) // 2 + 1
+
+        def back(_: asyncio.Future[int]) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and not self._replica.draining:
+                half_done()
+
+        for one in passes:
+            one.add_done_callback(back)
+        results = await asyncio.gather(*passes)
         await self._replica.end_partial_step()
         counted = [frames for frames in results if frames]
         self.totals.leases.append(pb.LeaseDone(lease_id=lease.lease_id, frames=sum(counted), microbatches=len(counted)))

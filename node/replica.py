@@ -25,7 +25,7 @@ from tts.batch import Side, TextBatch
 
 logger = logging.getLogger(__name__)
 
-ANSWER_STORE_BYTES = 64 << 20
+ANSWER_STORE_BYTES = 32 << 20
 MAX_HELD = 64
 
 EventSink = Callable[..., None]

@@ -262,7 +262,7 @@ def test_the_last_stage_reports_the_losses_of_what_it_counted(harness: ModuleTyp
 
 
 def test_a_feeder_takes_leases_until_there_are_no_more_and_fetches_the_next_one_ahead(harness: ModuleType) -> None:
-    chain = harness.Chain(2, leases=harness.Leases(4, utterances=4, microbatches=2))
+    chain = harness.Chain(2, leases=harness.Leases(4, utterances=8, microbatches=4))
 
     async def body(chain: Any) -> None:
         feeder = chain.at(0)[0].feeder
@@ -275,10 +275,11 @@ def test_a_feeder_takes_leases_until_there_are_no_more_and_fetches_the_next_one_
     harness.run_chain(chain, body)
     first = chain.at(0)[0]
     assert [done.lease_id for done in first.feeder.totals.leases] == [0, 1, 2, 3]
-    assert all(done.microbatches == 2 for done in first.feeder.totals.leases)
+    assert all(done.microbatches == 4 for done in first.feeder.totals.leases)
     assert sum(done.frames for done in first.feeder.totals.leases) == first.replica.totals.frames
     order = [event["event"] for event in first.events if event["event"] in ("lease", "lease_done")]
-    assert order == ["lease", "lease", "lease_done", "lease", "lease_done", "lease", "lease_done", "lease_done"]
+    in_hand = [order[: index + 1].count("lease") - order[: index + 1].count("lease_done") for index in range(len(order))]
+    assert max(in_hand) == 2 and min(in_hand) >= 0
 
 
 def test_a_feeder_stops_when_its_replica_drains(harness: ModuleType) -> None:
