@@ -149,7 +149,14 @@ class Daemon:
         with contextlib.ExitStack() as undo:
             sockets = _SocketDirectory(state_dir)
             undo.callback(sockets.remove)
-            kind: type[P2P] = type("P2PInOwnDirectory", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{sockets.path}/"})
+            begun: list[P2P] = []
+
+            def remember(p2p: P2P) -> None:
+                P2P.__init__(p2p)
+                begun.append(p2p)
+
+            members = {"_UNIX_SOCKET_PREFIX": f"/unix{sockets.path}/", "__init__": remember}
+            kind: type[P2P] = type("P2PInOwnDirectory", (P2P,), members)
             create = kind.create(
                 initial_peers=None,
                 announce_maddrs=list(options.announce) or None,
@@ -172,6 +179,10 @@ class Daemon:
                 raise HocketError(Code.PORT_TAKEN if taken else Code.CARRIER_FAILED, str(error)) from error
             except OSError as error:
                 raise disk_error(error, identity_path) from error
+            except asyncio.CancelledError:
+                for p2p in begun:  # it would go on starting, and then be nobody's
+                    await p2p.shutdown()
+                raise
             undo.pop_all()
         return cls(p2p, sockets)
 

@@ -5,52 +5,100 @@
 The coordinator runs it as a child, so that its own process needs neither hivemind nor torch. Once the peer is up it prints
 one JSON line `{"peer_id": ..., "multiaddrs": [...]}`; it ends when its standard input closes, as it does when the parent
 dies, and with an error line and exit code when the libp2p daemon dies.
+
+A parent that is started anew at once may start its next child while the last one still ends: the new one waits until it has
+the state directory for itself, since both would use the same sockets, key and port.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import fcntl
 import json
+import os
 import sys
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from common.errors import Code, HocketError
+from common.files import disk_error
 from common.log import set_up_logging
 from swarm.block_service import serve_blocks
 from swarm.blocks import BlockStore
+
+LOCK_WAIT_S = 60.0
+LOCK_LOOK_S = 0.1
 
 
 async def run(args: argparse.Namespace) -> None:
     """Serve until standard input ends.
 
     Raises:
-        HocketError: what `LibP2PCarrier.create` raises; CARRIER_FAILED when the daemon dies; OPTION_INVALID if standard
-            input is no pipe.
+        HocketError: what `LibP2PCarrier.create` raises; CARRIER_FAILED when the daemon dies; STATE_LOCKED if another process
+            keeps the state directory; OPTION_INVALID if standard input is no pipe.
     """
-    parent = await _standard_input()
+    orphaned = asyncio.create_task(_until_end(await _standard_input()))
+    serving = asyncio.create_task(_serve(args))
+    try:
+        await asyncio.wait({orphaned, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done() and not orphaned.done():
+            serving.result()
+    finally:
+        for task in (orphaned, serving):
+            task.cancel()
+        await asyncio.wait({orphaned, serving})
+
+
+async def _serve(args: argparse.Namespace) -> None:
+    """Serve until the daemon dies, whose error is raised, or until cancelled."""
     from swarm.daemon import LibP2POptions  # here, since it imports torch: a usage error should not wait for that
     from swarm.libp2p import LibP2PCarrier
 
     state: Path = args.state
-    carrier = await LibP2PCarrier.create(
-        state / "peer.key",
-        bootstrap=args.bootstrap,
-        listen=args.listen,
-        state_dir=state,
-        options=LibP2POptions.for_listen(args.listen, announce=args.announce, run_id=args.run_id),
-    )
+    async with _alone_in(state):
+        carrier = await LibP2PCarrier.create(
+            state / "peer.key",
+            bootstrap=args.bootstrap,
+            listen=args.listen,
+            state_dir=state,
+            options=LibP2POptions.for_listen(args.listen, announce=args.announce, run_id=args.run_id),
+        )
+        try:
+            await serve_blocks(carrier, BlockStore(args.store))
+            told = json.dumps({"peer_id": carrier.peer_id, "multiaddrs": list(carrier.multiaddrs)}) + "\n"
+            with contextlib.suppress(BrokenPipeError):  # of a parent that is gone, which our standard input tells as well
+                os.write(sys.stdout.fileno(), told.encode())
+            raise await carrier.wait_failed()
+        finally:
+            await carrier.close()
+
+
+@contextlib.asynccontextmanager
+async def _alone_in(state: Path) -> AsyncIterator[None]:
+    """Hold the state directory; wait for a process that still holds it. STATE_LOCKED if it does not go, STATE_UNREADABLE."""
     try:
-        await serve_blocks(carrier, BlockStore(args.store))
-        print(json.dumps({"peer_id": carrier.peer_id, "multiaddrs": list(carrier.multiaddrs)}), flush=True)
-        orphaned, failed = asyncio.create_task(_until_end(parent)), asyncio.create_task(carrier.wait_failed())
-        await asyncio.wait({orphaned, failed}, return_when=asyncio.FIRST_COMPLETED)
-        orphaned.cancel()
-        if failed.done():
-            raise failed.result()
-        failed.cancel()
+        state.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise disk_error(error, state) from error
+    deadline = time.monotonic() + LOCK_WAIT_S
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise HocketError(Code.STATE_LOCKED, str(state)) from error
+            except OSError as error:
+                raise disk_error(error, state) from error
+            await asyncio.sleep(LOCK_LOOK_S)  # the system tells nobody that a lock is free
+        yield
     finally:
-        await carrier.close()
+        os.close(descriptor)
 
 
 async def _standard_input() -> asyncio.StreamReader:

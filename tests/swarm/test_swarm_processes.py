@@ -371,7 +371,7 @@ def test_the_block_peer_serves_what_its_parent_stores(tmp_path: Path) -> None:
         assert peer.process.stdin is not None
         peer.process.stdin.close()
         assert peer.process.wait(15) == 0
-        assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["peer.key"]
+        assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["lock", "peer.key"]
     finally:
         peer.process.kill()
         peer.process.wait()
@@ -387,6 +387,39 @@ def test_the_block_peer_ends_when_its_daemon_dies(tmp_path: Path) -> None:
         assert peer.process.wait(15) == EXIT_NETWORK
         assert peer.process.stderr is not None
         assert b"H313" in peer.process.stderr.read()
+    finally:
+        peer.close()
+
+
+def test_block_peers_of_parents_that_die_at_once_do_not_take_away_each_others_sockets(tmp_path: Path) -> None:
+    """Each earlier one, orphaned while it starts, would remove the sockets of the one that serves when it ends after it."""
+    data = hashlib.shake_128(b"file").digest(100_000)
+    root = BlockStore(tmp_path / "store").add_bytes(data)
+    command = [sys.executable, "-m", "swarm.peer", "--store", str(tmp_path / "store"), "--state", str(tmp_path / "state")]
+    orphans = []
+    for sockets in ("state/lock", "state/sockets"):
+        orphan = subprocess.Popen(
+            [*command, "--run-id", "run", "--listen", LOOPBACK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+        )
+        orphans.append(orphan)
+        start = time.monotonic()
+        while not (tmp_path / sockets).exists() and time.monotonic() - start < 60:
+            time.sleep(0.02)
+        assert orphan.stdin is not None and orphan.stdout is not None
+        orphan.stdout.close()
+        orphan.stdin.close()
+    peer = block_peer(tmp_path)
+    try:
+        for orphan in orphans:
+            assert orphan.wait(30) == 0
+
+        async def work() -> None:
+            async with carrier_in(tmp_path / "own", *peer.address.multiaddrs) as carrier:
+                store = BlockStore(tmp_path / "own" / "blocks")
+                await fetch(carrier, store, root, [peer.address], max_bytes=len(data))
+                assert store.read_file(root) == data
+
+        asyncio.run(work())
     finally:
         peer.close()
 
