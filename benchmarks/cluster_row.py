@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,9 @@ def settings_of(work: Workload, stages: int) -> SimulationSettings:
         frames_per_inner_step=work.frames_per_step,
         microbatches_per_inner_step=work.microbatches,
         warm_up_steps=0,
-        wire="fp32",
+        wire=work.wire,
         seed=work.seed,
+        poll_s=1.0,
         time_limit_s=LIMIT_S,
         extra={"rounds": {"evaluate": False, "deadline_floor_s": LIMIT_S, "deadline_ceiling_s": LIMIT_S}},
     )
@@ -92,12 +92,18 @@ async def _run(work: Workload, stages: int, folder: Path) -> Timing:
         await asyncio.gather(*(cluster.start_worker(ticket) for _ in range(stages)))
         status, _ = await follow(cluster, ticket, settings, Quiet())
         logs = [read_events(worker.state_dir / "events.jsonl") for worker in cluster.workers]
-        memory = {child.name: dataclasses.asdict(child.memory)["total_bytes"] for child in cluster.workers}
+        usage = {child.name: child.usage for child in [*cluster.workers, cluster.coordinator] if child is not None}
     first = next((log for log in logs if any(event["event"] == "microbatch" for event in log)), [])
     (entry,) = status["rounds"]
     if entry["frames"] != work.steps * work.frames_per_step:
         raise HocketError(Code.CHILD_FAILED, f"the run counted {entry['frames']} frames")
-    extra = {"bytes_sent": status["bytes"], "round_s": entry["seconds"], "worker_pss_bytes": memory}
+    extra = {
+        "bytes_sent": status["bytes"],
+        "round_s": entry["seconds"],
+        "pss_bytes": {name: used.total_bytes for name, used in usage.items()},
+        "python_cpu_s": {name: used.own_cpu_s for name, used in usage.items()},
+        "children_cpu_s": {name: used.children_cpu_s for name, used in usage.items()},
+    }
     return Timing(step_seconds(first, work.steps), [entry["loss"]], extra)
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.result import BenchResult, machine_facts
@@ -28,6 +28,8 @@ RATIOS = (
     ("pipeline4_vs_single", "pipeline4", "single"),
     ("pipeline4_vs_torch_pipelining", "pipeline4", "torch4"),
     ("pipeline2_vs_torch_pipelining", "pipeline2", "torch2"),
+    ("pipeline4_bf16_vs_single", "pipeline4_bf16", "single"),
+    ("pipeline4_bf16_vs_torch_pipelining", "pipeline4_bf16", "torch4"),
     ("torch_pipelining4_vs_single", "torch4", "single"),
     ("single_1_thread_vs_single", "single1", "single"),
 )
@@ -115,11 +117,11 @@ def time_torch_pipelining(work: Workload, stages: int, schedule: str = "1f1b") -
     return _timing(outputs[-1])
 
 
-def time_pipeline(work: Workload, stages: int) -> Timing:
+def time_pipeline(work: Workload, stages: int, wire: str = "fp32") -> Timing:
     """A Hocket run of `stages` workers of one thread each, over libp2p and gRPC."""
     from benchmarks.cluster_row import time_cluster
 
-    return time_cluster(work, stages)
+    return time_cluster(replace(work, wire=wire), stages)
 
 
 ROWS: dict[str, tuple[str, Callable[[Workload], Timing]]] = {
@@ -127,6 +129,8 @@ ROWS: dict[str, tuple[str, Callable[[Workload], Timing]]] = {
     "single1": ("one process, 1 thread", lambda work: time_single(work, 1)),
     "pipeline2": ("2 workers, 1 thread each", lambda work: time_pipeline(work, 2)),
     "pipeline4": ("4 workers, 1 thread each", lambda work: time_pipeline(work, 4)),
+    "pipeline2_bf16": ("2 workers, 1 thread each, bf16 on the wire", lambda work: time_pipeline(work, 2, "bf16")),
+    "pipeline4_bf16": ("4 workers, 1 thread each, bf16 on the wire", lambda work: time_pipeline(work, 4, "bf16")),
     "torch2": ("torch.distributed.pipelining, 2 processes, 1 thread each", lambda work: time_torch_pipelining(work, 2)),
     "torch4": ("torch.distributed.pipelining, 4 processes, 1 thread each", lambda work: time_torch_pipelining(work, 4)),
 }

@@ -31,6 +31,7 @@ class Workload:
     Args:
         microbatches: of an inner step, all in flight. microbatch_size: utterances of each.
         steps: inner steps, warm-up included.
+        wire: encoding of what crosses between Hocket's workers; the other rows always send float32.
     """
 
     preset: str
@@ -38,6 +39,7 @@ class Workload:
     microbatch_size: int
     steps: int
     seed: int = 0
+    wire: str = "fp32"
 
     @property
     def frames_per_step(self) -> int:

@@ -25,7 +25,7 @@ def pipeline(
     microbatch_size: Annotated[int, typer.Option(min=1, help="Utterances of a microbatch.")] = 4,
     preset: Annotated[str, typer.Option(help="Model preset.")] = "demo",
     rows: Annotated[str, typer.Option(help="Which rows, separated by commas.")] = (
-        "single,single1,pipeline2,pipeline4,torch2,torch4"
+        "single,single1,pipeline2,pipeline4,pipeline2_bf16,pipeline4_bf16,torch2,torch4"
     ),
 ) -> None:
     """Frames per second of a pipeline of processes, beside one process and torch.distributed.pipelining.

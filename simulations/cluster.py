@@ -23,9 +23,9 @@ from typing import Any
 
 from common.errors import Code, HocketError
 from protocol.ticket import Ticket
-from simulations.memory import PeakMemory, start_ticks
 from simulations.plan import Action, Plan
 from simulations.status_client import StatusClient
+from simulations.usage import Usage, start_ticks
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Child:
     state_dir: Path
     log_path: Path
     process: asyncio.subprocess.Process | None = None
-    memory: PeakMemory = field(default_factory=PeakMemory)
+    usage: Usage = field(default_factory=Usage)
     expected_end: bool = False
     started_at: float = 0.0
     temporary: Path | None = None
@@ -285,11 +285,11 @@ class Cluster:
                 ended.append(f"{worker.name} ended with {code}: {worker.last_lines()}")
         return ended
 
-    def sample_memory(self) -> None:
-        """Take one memory sample of every running process."""
+    def sample_usage(self) -> None:
+        """Look at what every running process uses."""
         for child in [*([self.coordinator] if self.coordinator else []), *self.workers]:
             if child.running:
-                child.memory.sample(child.pid)
+                child.usage.sample(child.pid)
 
     @staticmethod
     def _require(child: Child) -> None:
@@ -320,7 +320,7 @@ class Cluster:
     async def _end_orphans(child: Child) -> None:
         """A killed process leaves its p2pd for some seconds: wait for it, then end it by the pid and start time seen earlier."""
         deadline = time.monotonic() + 8.0
-        for pid, ticks in child.memory.seen.items():
+        for pid, ticks in child.usage.seen.items():
             while start_ticks(pid) == ticks and time.monotonic() < deadline:
                 await asyncio.sleep(POLL_S)
             if start_ticks(pid) == ticks:

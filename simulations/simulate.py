@@ -26,7 +26,7 @@ from simulations.report import build_report
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
-MEMORY_EVERY_S = 2.0
+SAMPLE_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class SimulationSettings:
         warm_up_steps: inner steps in which the learning rate rises.
         one_by_one: start each worker once the one before it has a stage, so that worker-i serves stage i modulo the stages and a
             fault plan can name the process that it means.
+        poll_s: how often the coordinator's status is looked at.
         time_limit_s: after it the run is given up with an error.
         extra: further lines of the run file as {section: {key: value}}.
     """
@@ -64,6 +65,7 @@ class SimulationSettings:
     warm_up_steps: int = 4
     threads: int = 1
     one_by_one: bool = False
+    poll_s: float = 0.1
     time_limit_s: float = 1800.0
     name: str = "simulation"
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -201,7 +203,7 @@ async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, sh
     """
     progress = PlanProgress(settings.plan)
     deadline = time.monotonic() + settings.time_limit_s
-    next_memory = 0.0
+    next_sample = 0.0
     status: dict[str, Any] = {}
     reported: set[str] = set()
     while time.monotonic() < deadline:
@@ -212,7 +214,7 @@ async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, sh
             if error.code is not Code.COORDINATOR_UNREACHABLE:
                 raise
             logger.info("no status: %s", error.detail)
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(settings.poll_s)
             continue
         for action in progress.due(status, time.monotonic()):
             await cluster.act(action, ticket)
@@ -221,13 +223,14 @@ async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, sh
             if line not in reported:
                 reported.add(line)
                 show.note(line)
-        if time.monotonic() >= next_memory:
-            cluster.sample_memory()
-            next_memory = time.monotonic() + MEMORY_EVERY_S
+        if time.monotonic() >= next_sample:
+            cluster.sample_usage()
+            next_sample = time.monotonic() + SAMPLE_EVERY_S
         show.status(status)
         if status["phase"] == "FINISHED":
+            cluster.sample_usage()
             return status, progress
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(settings.poll_s)
     raise HocketError(
         Code.CHILD_FAILED,
         f"the run did not end within {settings.time_limit_s:.0f} s: {status.get('phase')}, {status.get('reason')}; "
@@ -301,9 +304,9 @@ async def run_simulation(
             assert coordinator is not None
             memory = {
                 child.name: {
-                    "own": child.memory.own_bytes,
-                    "children": child.memory.children_bytes,
-                    "total": child.memory.total_bytes,
+                    "own": child.usage.own_bytes,
+                    "children": child.usage.children_bytes,
+                    "total": child.usage.total_bytes,
                 }
                 for child in [coordinator, *cluster.workers]
             }

@@ -1,7 +1,8 @@
-"""Memory of processes as the kernel counts it: proportional set size (PSS), which shares common pages out fairly."""
+"""What processes use, as the kernel counts it: memory (PSS, which shares common pages out fairly) and processor time."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,16 @@ def pss_bytes(pid: int) -> int | None:
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return None
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Processor time of all the process's threads so far, user and system, in seconds; None when it is gone."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def start_ticks(pid: int) -> int | None:
@@ -60,12 +71,15 @@ def descendants(pid: int) -> list[int]:
 
 
 @dataclass
-class PeakMemory:
-    """Highest PSS seen of a process by itself, of its descendants together, and of both at one moment, in bytes."""
+class Usage:
+    """Highest PSS seen of a process by itself, of its descendants together, and of both at one moment, in bytes; processor
+    seconds when it was last looked at."""
 
     own_bytes: int = 0
     children_bytes: int = 0
     total_bytes: int = 0
+    own_cpu_s: float = 0.0
+    children_cpu_s: float = 0.0
     seen: dict[int, int] = field(default_factory=dict)
     """Descendants seen, pid -> start ticks."""
 
@@ -74,12 +88,15 @@ class PeakMemory:
         own = pss_bytes(pid)
         if own is None:
             return
-        below = 0
+        below, below_cpu_s = 0, 0.0
         for child in descendants(pid):
             ticks = start_ticks(child)
             if ticks is not None:
                 self.seen[child] = ticks
             below += pss_bytes(child) or 0
+            below_cpu_s += cpu_seconds(child) or 0.0
+        self.own_cpu_s = cpu_seconds(pid) or self.own_cpu_s
+        self.children_cpu_s = below_cpu_s
         self.own_bytes = max(self.own_bytes, own)
         self.children_bytes = max(self.children_bytes, below)
         self.total_bytes = max(self.total_bytes, own + below)

@@ -1,4 +1,4 @@
-"""Memory of processes, measured on real ones."""
+"""What processes use, measured on real ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from simulations.memory import PeakMemory, children, descendants, pss_bytes, start_ticks
+from simulations.usage import Usage, children, cpu_seconds, descendants, pss_bytes, start_ticks
 
 CHILD = (
     "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0); print(p.pid, flush=True); p.wait()"
@@ -19,11 +19,13 @@ def test_a_tree_of_processes_is_seen_and_its_peak_kept() -> None:
     grandchild = int(tree.stdout.readline())
     assert children(tree.pid) == [grandchild]
     assert grandchild in descendants(os.getpid())
-    peak = PeakMemory()
+    peak = Usage()
     peak.sample(tree.pid)
     first = (peak.own_bytes, peak.children_bytes, peak.total_bytes)
     assert all(size > 2**16 for size in first[:2]) and peak.total_bytes == peak.own_bytes + peak.children_bytes
     assert peak.seen[grandchild] == start_ticks(grandchild)
+    own = cpu_seconds(os.getpid())
+    assert peak.own_cpu_s > 0 and own is not None and own >= 0.9 * sum(os.times()[:2]) > 0
     tree.stdin.write("\n")
     tree.stdin.close()
     tree.wait(timeout=20)
