@@ -97,6 +97,7 @@ class Child:
         if not isinstance(ready, dict):
             await self.stop()
             raise HocketError(Code.CHILD_FAILED, f"{self.name} said something else than that it is up; log: {self.log}")
+        logger.info("%s is up, pid %d", self.name, self._process.pid)
         self.on_ready(ready)
 
     async def supervise(self) -> None:
