@@ -47,3 +47,19 @@ def pipeline(
     print_table(result, ("row", "what", "frames_per_second", "slowest", "fastest", "step_median_s"))
     if json_path is not None:
         write_result(json_path, result)
+
+
+@bench_app.command()
+def alone(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished demo or simulation.")],
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the worker alone.")] = 2,
+) -> None:
+    """Held-out loss of a run beside one worker that takes as many inner steps by itself, on the same data."""
+    from benchmarks.alone import measure
+    from benchmarks.result import print_table, write_result
+
+    result = measure(run, threads=threads, say=typer.echo)
+    print_table(result, ("row", "heldout_loss", "inner_steps", "frames", "seconds"))
+    if json_path is not None:
+        write_result(json_path, result)

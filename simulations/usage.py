@@ -73,7 +73,7 @@ def descendants(pid: int) -> list[int]:
 @dataclass
 class Usage:
     """Highest PSS seen of a process by itself, of its descendants together, and of both at one moment, in bytes; processor
-    seconds when it was last looked at."""
+    seconds, as far as they were seen."""
 
     own_bytes: int = 0
     children_bytes: int = 0
@@ -96,7 +96,7 @@ class Usage:
             below += pss_bytes(child) or 0
             below_cpu_s += cpu_seconds(child) or 0.0
         self.own_cpu_s = cpu_seconds(pid) or self.own_cpu_s
-        self.children_cpu_s = below_cpu_s
+        self.children_cpu_s = max(self.children_cpu_s, below_cpu_s)
         self.own_bytes = max(self.own_bytes, own)
         self.children_bytes = max(self.children_bytes, below)
         self.total_bytes = max(self.total_bytes, own + below)
