@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO, cast
+
+from common.files import disk_error
+
+_TAIL_BYTES = 1 << 16
 
 
 def set_up_logging(level: str = "INFO", *, stream: TextIO | None = None) -> None:
@@ -23,20 +28,50 @@ def set_up_logging(level: str = "INFO", *, stream: TextIO | None = None) -> None
 class EventLog:
     """An append-only file of JSON objects, one a line, each with `event`, `time` (seconds since the epoch) and `pid`.
 
+    Whatever ends a write half-way (a full disk, a kill), the file is made to consist of whole lines again.
+
     Args:
         path: of the file; it is made, with its folder, when absent.
+
+    Raises:
+        HocketError: DISK_FULL, STATE_UNREADABLE, also from `write`.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = path.open("a", encoding="utf-8", buffering=1)
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = path.open("ab+", buffering=0)
+            self._stream.truncate(_whole_lines(cast(BinaryIO, self._stream)))
+        except OSError as error:
+            raise disk_error(error, path) from error
 
     def write(self, event: str, **fields: Any) -> None:
         record = {"event": event, "time": time.time(), "pid": os.getpid(), **fields}
-        self._stream.write(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n")
+        line = (json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n").encode()
+        try:
+            size = os.fstat(self._stream.fileno()).st_size
+            if self._stream.write(line) != len(line):
+                self._stream.truncate(size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise disk_error(error, self._path) from error
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _whole_lines(stream: BinaryIO) -> int:
+    """Size in bytes of the whole lines of a file."""
+    end = stream.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - _TAIL_BYTES)
+        stream.seek(start)
+        newline = stream.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

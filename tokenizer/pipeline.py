@@ -44,6 +44,7 @@ TEST_WORDS = range(4, 15)
 LONG_CLIP_S = 15.0
 MAX_CLIP_FRAMES = 65535  # a duration is 16 bits wide
 SHARD_TARGET_BYTES = 2**20
+UNFINISHED = ".unfinished"
 AT_A_TIME = 16
 SCORE_FROM_CLIPS = 100  # an aligner that has heard fewer knows its own clips only, and no score says much
 MIN_ALIGN_SCORE = -4.0  # right texts: -0.8 to -3.3; texts of other clips: below -3.5, nearly all below -5
@@ -85,7 +86,7 @@ def tokenize(
         corpus: folder with `metadata.csv` and `wavs/`.
         language: BCP 47 tag of all its texts.
         codec: gives the codes, and the features of the alignment.
-        out: folder; absent, empty, or an earlier dataset, which is replaced.
+        out: folder; absent, empty, or an earlier dataset, finished or broken off, which is replaced.
         key: signs the manifest.
         heldout: ids that are never trained on, or how many; by default those of the corpus's `heldout.txt`, else one clip in
             twenty, at most 100, chosen by a hash of their ids, sentences of 4 to 14 words that occur once first.
@@ -127,7 +128,8 @@ def tokenize(
 def _check_out(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()) and not (out / "manifest.json").is_file():
+        ours = (out / "manifest.json").is_file() or (out / UNFINISHED).is_file()
+        if any(out.iterdir()) and not ours:
             raise HocketError(Code.OUTPUT_EXISTS, f"{out} holds something that is no dataset")
     except OSError as error:
         raise disk_error(error, out) from error
@@ -318,6 +320,9 @@ def _write(
     if not training or not kept_out:
         raise HocketError(Code.CORPUS_TOO_SMALL, f"{len(training)} clips to train on and {len(kept_out)} to hold out are left")
     try:
+        if not (out / "manifest.json").is_file():
+            # A full disk or a kill may end the writing: what it leaves is known as ours by this file, and replaced next time.
+            (out / UNFINISHED).touch()
         codec.save(out / "codec")
         shards = _write_shards(out / "shards", training, target_bytes, done)
         heldout = _write_shards(out / "shards", kept_out, target_bytes, done)
@@ -335,6 +340,7 @@ def _write(
             licences=[corpus.licence],
         )
         atomic_write(out / "manifest.json", sign_manifest(key, manifest))
+        (out / UNFINISHED).unlink(missing_ok=True)
         current = {f"{entry.cid}.parquet" for entry in [*shards, *heldout]}
         for name in os.listdir(out / "shards"):  # of an earlier dataset
             if name.endswith(".parquet") and name not in current:
