@@ -94,49 +94,105 @@ ERRORS: dict[Code, ErrorSpec] = {
     Code.RUN_FILE_UNREADABLE: ErrorSpec("the run file cannot be read", "check the path and that it is TOML", EXIT_USAGE),
     Code.RUN_FILE_UNKNOWN_KEY: ErrorSpec("the run file has an unknown key", "use the nearest known key named here", EXIT_USAGE),
     Code.RUN_FILE_INVALID: ErrorSpec("the run file has a value that does not fit", "correct the value named here", EXIT_USAGE),
-    Code.TICKET_INVALID: ErrorSpec("the ticket is damaged or not a ticket", "copy the whole line that begins with hocket1: again", EXIT_USAGE),
+    Code.TICKET_INVALID: ErrorSpec(
+        "the ticket is damaged or not a ticket", "copy the whole line that begins with hocket1: again", EXIT_USAGE
+    ),
     Code.OPTION_INVALID: ErrorSpec("an option does not fit", "correct the option named here", EXIT_USAGE),
     Code.FAULT_PLAN_INVALID: ErrorSpec("the fault plan does not fit", "correct the line named here", EXIT_USAGE),
     Code.EXTRA_MISSING: ErrorSpec("an optional package is missing", "install the extra named here", EXIT_USAGE),
-    Code.CORPUS_UNREADABLE: ErrorSpec("the corpus cannot be read", "give a folder in LJSpeech layout: metadata.csv and wavs/", EXIT_INPUT),
+    Code.CORPUS_UNREADABLE: ErrorSpec(
+        "the corpus cannot be read", "give a folder in LJSpeech layout: metadata.csv and wavs/", EXIT_INPUT
+    ),
     Code.LANGUAGE_REFUSED: ErrorSpec("the language tag is refused", "use the tag named here", EXIT_INPUT),
-    Code.TEXT_AUDIO_MISMATCH: ErrorSpec("texts and recordings do not match", "make each line of metadata.csv name one recording", EXIT_INPUT),
-    Code.TOO_FEW_FRAMES: ErrorSpec("a recording has fewer frames than its text has phonemes", "check the transcript, or leave the clip out", EXIT_INPUT),
+    Code.TEXT_AUDIO_MISMATCH: ErrorSpec(
+        "texts and recordings do not match", "make each line of metadata.csv name one recording", EXIT_INPUT
+    ),
+    Code.TOO_FEW_FRAMES: ErrorSpec(
+        "a recording has fewer frames than its text has phonemes", "check the transcript, or leave the clip out", EXIT_INPUT
+    ),
     Code.NO_PHONEMES: ErrorSpec("a text gives no phonemes", "check the transcript and its language", EXIT_INPUT),
-    Code.CODEC_UNREADABLE: ErrorSpec("the codec cannot be loaded", "give a folder with config.json and model.safetensors", EXIT_INPUT),
-    Code.SHARD_DAMAGED: ErrorSpec("a shard does not fit its manifest", "fetch it again; its bytes are checked on arrival", EXIT_INPUT),
+    Code.CODEC_UNREADABLE: ErrorSpec(
+        "the codec cannot be loaded", "give a folder with config.json and model.safetensors", EXIT_INPUT
+    ),
+    Code.SHARD_DAMAGED: ErrorSpec(
+        "a shard does not fit its manifest", "fetch it again; its bytes are checked on arrival", EXIT_INPUT
+    ),
     Code.AUDIO_UNREADABLE: ErrorSpec("a recording cannot be read", "convert it to FLAC or WAV, or leave it out", EXIT_INPUT),
     Code.CORPUS_TOO_SMALL: ErrorSpec("the corpus is too small", "add clips, or lower what is held out", EXIT_INPUT),
-    Code.MANIFEST_INVALID: ErrorSpec("a manifest is damaged or its signature does not fit", "fetch it again from a source that you trust", EXIT_INPUT),
-    Code.CID_INVALID: ErrorSpec("a content identifier is damaged or of an unknown kind", "copy the whole name again; ours begin with bafk or bafy", EXIT_INPUT),
-    Code.TEXT_NOT_SPOKEN: ErrorSpec("a recording does not say its text", "check the transcript and its language, or leave the clip out", EXIT_INPUT),
-    Code.COORDINATOR_UNREACHABLE: ErrorSpec("the coordinator does not answer", "check the network, and ask its organiser whether the run is up", EXIT_NETWORK),
-    Code.COORDINATOR_KEY_MISMATCH: ErrorSpec("the coordinator is not the one that the ticket names", "ask the organiser for a fresh ticket", EXIT_NETWORK),
+    Code.MANIFEST_INVALID: ErrorSpec(
+        "a manifest is damaged or its signature does not fit", "fetch it again from a source that you trust", EXIT_INPUT
+    ),
+    Code.CID_INVALID: ErrorSpec(
+        "a content identifier is damaged or of an unknown kind",
+        "copy the whole name again; ours begin with bafk or bafy",
+        EXIT_INPUT,
+    ),
+    Code.TEXT_NOT_SPOKEN: ErrorSpec(
+        "a recording does not say its text", "check the transcript and its language, or leave the clip out", EXIT_INPUT
+    ),
+    Code.COORDINATOR_UNREACHABLE: ErrorSpec(
+        "the coordinator does not answer", "check the network, and ask its organiser whether the run is up", EXIT_NETWORK
+    ),
+    Code.COORDINATOR_KEY_MISMATCH: ErrorSpec(
+        "the coordinator is not the one that the ticket names", "ask the organiser for a fresh ticket", EXIT_NETWORK
+    ),
     Code.JOIN_REFUSED: ErrorSpec("the coordinator refused the join", "read the reason, then ask the organiser", EXIT_REFUSED),
     Code.PEER_UNREACHABLE: ErrorSpec("a peer cannot be reached", "nothing to do: another replica is tried", EXIT_NETWORK),
     Code.PEER_SILENT: ErrorSpec("a peer went silent", "nothing to do: another replica is tried", EXIT_NETWORK),
-    Code.STREAM_BROKEN: ErrorSpec("a stream ended before its end frame", "nothing to do: the call is tried elsewhere", EXIT_NETWORK),
+    Code.STREAM_BROKEN: ErrorSpec(
+        "a stream ended before its end frame", "nothing to do: the call is tried elsewhere", EXIT_NETWORK
+    ),
     Code.PEER_REFUSED: ErrorSpec("a peer refused the call", "read the reason given", EXIT_REFUSED),
-    Code.SIGNATURE_INVALID: ErrorSpec("a signature does not fit", "the sender's software or key is at fault; nothing was taken over", EXIT_REFUSED),
-    Code.BLOCK_NOT_FOUND: ErrorSpec("no peer has the block", "wait until a peer that holds it is back, or check the CID", EXIT_NETWORK),
-    Code.BLOCK_DAMAGED: ErrorSpec("a block does not match its CID", "nothing to do: it was dropped and is fetched elsewhere", EXIT_NETWORK),
-    Code.BOOTSTRAP_UNREACHABLE: ErrorSpec("no bootstrap peer answers", "check the network, and ask the organiser for a fresh ticket", EXIT_NETWORK),
-    Code.MESSAGE_TOO_LARGE: ErrorSpec("a message is larger than its limit", "the sender's software is at fault; nothing was taken over", EXIT_REFUSED),
-    Code.CARRIER_FAILED: ErrorSpec("the libp2p daemon failed", "start the command again; its log is in the state directory", EXIT_NETWORK),
-    Code.TENSOR_INVALID: ErrorSpec("a tensor does not fit its head", "nothing to do: it was refused, and the call is tried elsewhere", EXIT_REFUSED),
-    Code.STATE_UNREADABLE: ErrorSpec("the state directory cannot be read or written", "check its path and permissions", EXIT_STATE),
+    Code.SIGNATURE_INVALID: ErrorSpec(
+        "a signature does not fit", "the sender's software or key is at fault; nothing was taken over", EXIT_REFUSED
+    ),
+    Code.BLOCK_NOT_FOUND: ErrorSpec(
+        "no peer has the block", "wait until a peer that holds it is back, or check the CID", EXIT_NETWORK
+    ),
+    Code.BLOCK_DAMAGED: ErrorSpec(
+        "a block does not match its CID", "nothing to do: it was dropped and is fetched elsewhere", EXIT_NETWORK
+    ),
+    Code.BOOTSTRAP_UNREACHABLE: ErrorSpec(
+        "no bootstrap peer answers", "check the network, and ask the organiser for a fresh ticket", EXIT_NETWORK
+    ),
+    Code.MESSAGE_TOO_LARGE: ErrorSpec(
+        "a message is larger than its limit", "the sender's software is at fault; nothing was taken over", EXIT_REFUSED
+    ),
+    Code.CARRIER_FAILED: ErrorSpec(
+        "the libp2p daemon failed", "start the command again; its log is in the state directory", EXIT_NETWORK
+    ),
+    Code.TENSOR_INVALID: ErrorSpec(
+        "a tensor does not fit its head", "nothing to do: it was refused, and the call is tried elsewhere", EXIT_REFUSED
+    ),
+    Code.STATE_UNREADABLE: ErrorSpec(
+        "the state directory cannot be read or written", "check its path and permissions", EXIT_STATE
+    ),
     Code.DISK_FULL: ErrorSpec("the disk is full", "free some room; the run goes on where it stopped", EXIT_RESOURCES),
     Code.STATE_LOCKED: ErrorSpec("another process uses the state directory", "stop it, or give another --state-dir", EXIT_STATE),
-    Code.IDENTITY_UNREADABLE: ErrorSpec("the key file cannot be used", "restore it from a backup, or remove it to get a new identity", EXIT_STATE),
-    Code.PORT_TAKEN: ErrorSpec("the port is taken", "stop what listens there, or set [network] listen to another port", EXIT_NETWORK),
-    Code.VERSION_ROLLED_BACK: ErrorSpec("the version offered is older than one already seen", "ask the organiser; nothing was taken over", EXIT_REFUSED),
+    Code.IDENTITY_UNREADABLE: ErrorSpec(
+        "the key file cannot be used", "restore it from a backup, or remove it to get a new identity", EXIT_STATE
+    ),
+    Code.PORT_TAKEN: ErrorSpec(
+        "the port is taken", "stop what listens there, or set [network] listen to another port", EXIT_NETWORK
+    ),
+    Code.VERSION_ROLLED_BACK: ErrorSpec(
+        "the version offered is older than one already seen", "ask the organiser; nothing was taken over", EXIT_REFUSED
+    ),
     Code.UPDATE_REFUSED: ErrorSpec("the update is refused", "read the reason given", EXIT_REFUSED),
-    Code.OUTPUT_EXISTS: ErrorSpec("the output folder holds something else", "give another folder, or remove that one", EXIT_USAGE),
+    Code.OUTPUT_EXISTS: ErrorSpec(
+        "the output folder holds something else", "give another folder, or remove that one", EXIT_USAGE
+    ),
     Code.CHILD_FAILED: ErrorSpec("a child process failed", "read its log, named here", EXIT_STATE),
-    Code.CHECKPOINT_INVALID: ErrorSpec("the checkpoint cannot be used", "give an export folder, a demo folder or a CID", EXIT_INPUT),
+    Code.CHECKPOINT_INVALID: ErrorSpec(
+        "the checkpoint cannot be used", "give an export folder, a demo folder or a CID", EXIT_INPUT
+    ),
     Code.MODEL_CONFIG_INVALID: ErrorSpec("the model configuration does not fit", "correct the value named here", EXIT_USAGE),
-    Code.STAGES_INVALID: ErrorSpec("the model cannot be cut into that many stages", "use a number of stages in the range named here", EXIT_USAGE),
-    Code.STALE_GRAPH: ErrorSpec("a backward pass met other weights than its forward pass", "a fault of ours: please report it", EXIT_STATE),
+    Code.STAGES_INVALID: ErrorSpec(
+        "the model cannot be cut into that many stages", "use a number of stages in the range named here", EXIT_USAGE
+    ),
+    Code.STALE_GRAPH: ErrorSpec(
+        "a backward pass met other weights than its forward pass", "a fault of ours: please report it", EXIT_STATE
+    ),
     Code.NOT_FINITE: ErrorSpec("a tensor has values that are not finite", "nothing to do: it was refused", EXIT_REFUSED),
     Code.INPUT_INVALID: ErrorSpec("a tensor does not fit the model", "nothing to do: it was refused", EXIT_REFUSED),
 }

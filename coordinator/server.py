@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import ipaddress
 import json
 import logging
@@ -11,8 +10,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,8 @@ import grpc
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
-from common.files import atomic_write, disk_error
+from common.files import atomic_write
+from common.lock import locked
 from coordinator import tls
 from coordinator.assembly import Assembly
 from coordinator.children import Child, python_module
@@ -63,24 +61,6 @@ def run_coordinator(
     with locked(state_dir):
         coordinator = Coordinator(config, text, run_toml.parent, state_dir, faults)
         asyncio.run(coordinator.run(exit_when_finished=exit_when_finished, linger_s=linger_s))
-
-
-@contextmanager
-def locked(state_dir: Path) -> Iterator[None]:
-    """Hold the state directory for this process; STATE_LOCKED when another one does."""
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise disk_error(error, state_dir) from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HocketError(Code.STATE_LOCKED, str(state_dir)) from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class Coordinator:

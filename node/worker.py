@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
-import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
-from common.files import disk_error
+from common.lock import locked
 from common.log import EventLog
 from node.engine import set_threads
 from node.follower import Follower
@@ -35,24 +31,6 @@ def software() -> str:
         return f"hocket {version('hocket')}"
     except PackageNotFoundError:
         return "hocket"
-
-
-@contextmanager
-def locked(state_dir: Path) -> Iterator[None]:
-    """Hold the state directory for this process; STATE_LOCKED when another one does."""
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise disk_error(error, state_dir) from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise HocketError(Code.STATE_LOCKED, str(state_dir)) from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 async def _run(

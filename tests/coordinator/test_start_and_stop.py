@@ -20,11 +20,12 @@ from cryptography import x509
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS
+from common.lock import locked
 from coordinator import tls
 from coordinator.children import Child, run_once
 from coordinator.dataset import import_dataset
 from coordinator.run_config import RunConfig
-from coordinator.server import Coordinator, locked
+from coordinator.server import Coordinator
 from protocol.generated import hocket_pb2 as pb
 from swarm.blocks import BlockStore
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import Code, HocketError
+from common.lock import locked
 from node.peers import AddressBook
-from node.worker import locked, run_worker
+from node.worker import run_worker
 from protocol.identity import MemberKey
 from swarm.carrier import PeerAddress
 from swarm.memory import MemoryCarrier, MemoryNetwork

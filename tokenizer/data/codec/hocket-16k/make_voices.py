@@ -13,54 +13,244 @@ import subprocess
 import wave
 from pathlib import Path
 
-PEOPLE = (
-    "my brother|the old farmer|a young teacher|the doctor|our neighbour|every child|the captain|her uncle Frank|the tall judge|a quiet student|"
-    "the baker|Mister Jones|the whole village|a clever engineer|the pilot|George|the girl in yellow|my aunt Julia|the museum guide|nobody|"
-    "a famous author|the shepherd|three sailors|the new nurse|Thomas|the choir"
-).split("|")
-DEEDS = (
-    "found|sold|painted|repaired|forgot|carried|borrowed|washed|described|measured|hid|admired|opened|brought|chose|weighed|noticed|"
-    "pushed|photographed|lifted|showed us|dropped|kept|wanted|missed|examined|shook|bought"
-).split("|")
-THINGS = (
-    "a wooden boat|the garden gate|two heavy boxes|a bag of oranges|the broken clock|a pair of gloves|an ancient map|the kitchen table|"
-    "a bright lantern|the last page|some fresh bread|a jar of honey|the church bell|five silver coins|a thick blanket|the engine|"
-    "a loaf of rye|the wrong key|a cheap violin|four young horses|the yellow envelope|an iron bridge|a fishing rod|the measuring tape|"
-    "a bowl of soup|her grey jacket|the telescope|a thousand feathers|an awful picture|the treasure"
-).split("|")
-PLACES = (
-    "behind the station|near the river|in the valley|under the stairs|at the market|on the third floor|beside a small lake|above the harbour|"
-    "across the road|outside the theatre|in front of the bakery|along the northern coast|between two hills|inside the cave|by the fireplace|"
-    "at the edge of the forest|on the way to school|in a narrow street|over the fence|beyond the railway"
-).split("|")
-TIMES = (
-    "yesterday|this morning|on Thursday|before sunrise|last February|after the storm|at half past six|during the holidays|every winter|"
-    "in the evening|at noon|two years ago|late in July|once again|while we waited|shortly after lunch|on a cold day|around midnight"
-).split("|")
-WEATHER = (
-    "the wind|a thick fog|the rain|the first snow|thunder|a warm breeze|the morning frost|the tide|heavy hail|the dust"
-).split("|")
-MOVES = (
-    "came down from the mountains|covered the fields|woke the dogs|turned the sky purple|stopped all the traffic|lasted for eleven hours|"
-    "moved slowly towards the east|froze the water in the pipes|shook the windows|smelled of salt and seaweed"
-).split("|")
-QUALITIES = (
-    "smooth|strange|useful|much too large|rather cheap|beautiful|as cold as ice|hardly visible|perfectly safe|unusually quiet|worth a visit|"
-    "difficult to explain|thinner than paper|full of holes|easy to choose|shiny and round"
-).split("|")
-NOUNS = (
-    "judgement|weather|cheese|leather|pleasure|orchard|youth|voice|thought|machine|ocean|joy|power|language|village|bridge|whistle|knowledge|"
-    "square|hour|shadow|mouth|basket|choice|noise|zebra|vision|jewel|throat|feather|cushion|engine"
-).split("|")
-ADVICE = (
-    "please close|do not touch|never lend|try to find|remember to water|go and fetch|always check|read the note about|think twice about|just ignore"
-).split("|")
-QUESTIONS = (
-    "why would|how could|when did|where will|did|should|could|does it matter that"
-).split("|")
-NUMBERS = (
-    "three|seven|twelve|fifteen|nineteen|twenty four|thirty|forty one|fifty six|sixty|seventy eight|eighty five|ninety nine|two hundred|six thousand"
-).split("|")
+PEOPLE = [
+    "my brother",
+    "the old farmer",
+    "a young teacher",
+    "the doctor",
+    "our neighbour",
+    "every child",
+    "the captain",
+    "her uncle Frank",
+    "the tall judge",
+    "a quiet student",
+    "the baker",
+    "Mister Jones",
+    "the whole village",
+    "a clever engineer",
+    "the pilot",
+    "George",
+    "the girl in yellow",
+    "my aunt Julia",
+    "the museum guide",
+    "nobody",
+    "a famous author",
+    "the shepherd",
+    "three sailors",
+    "the new nurse",
+    "Thomas",
+    "the choir",
+]
+DEEDS = [
+    "found",
+    "sold",
+    "painted",
+    "repaired",
+    "forgot",
+    "carried",
+    "borrowed",
+    "washed",
+    "described",
+    "measured",
+    "hid",
+    "admired",
+    "opened",
+    "brought",
+    "chose",
+    "weighed",
+    "noticed",
+    "pushed",
+    "photographed",
+    "lifted",
+    "showed us",
+    "dropped",
+    "kept",
+    "wanted",
+    "missed",
+    "examined",
+    "shook",
+    "bought",
+]
+THINGS = [
+    "a wooden boat",
+    "the garden gate",
+    "two heavy boxes",
+    "a bag of oranges",
+    "the broken clock",
+    "a pair of gloves",
+    "an ancient map",
+    "the kitchen table",
+    "a bright lantern",
+    "the last page",
+    "some fresh bread",
+    "a jar of honey",
+    "the church bell",
+    "five silver coins",
+    "a thick blanket",
+    "the engine",
+    "a loaf of rye",
+    "the wrong key",
+    "a cheap violin",
+    "four young horses",
+    "the yellow envelope",
+    "an iron bridge",
+    "a fishing rod",
+    "the measuring tape",
+    "a bowl of soup",
+    "her grey jacket",
+    "the telescope",
+    "a thousand feathers",
+    "an awful picture",
+    "the treasure",
+]
+PLACES = [
+    "behind the station",
+    "near the river",
+    "in the valley",
+    "under the stairs",
+    "at the market",
+    "on the third floor",
+    "beside a small lake",
+    "above the harbour",
+    "across the road",
+    "outside the theatre",
+    "in front of the bakery",
+    "along the northern coast",
+    "between two hills",
+    "inside the cave",
+    "by the fireplace",
+    "at the edge of the forest",
+    "on the way to school",
+    "in a narrow street",
+    "over the fence",
+    "beyond the railway",
+]
+TIMES = [
+    "yesterday",
+    "this morning",
+    "on Thursday",
+    "before sunrise",
+    "last February",
+    "after the storm",
+    "at half past six",
+    "during the holidays",
+    "every winter",
+    "in the evening",
+    "at noon",
+    "two years ago",
+    "late in July",
+    "once again",
+    "while we waited",
+    "shortly after lunch",
+    "on a cold day",
+    "around midnight",
+]
+WEATHER = [
+    "the wind",
+    "a thick fog",
+    "the rain",
+    "the first snow",
+    "thunder",
+    "a warm breeze",
+    "the morning frost",
+    "the tide",
+    "heavy hail",
+    "the dust",
+]
+MOVES = [
+    "came down from the mountains",
+    "covered the fields",
+    "woke the dogs",
+    "turned the sky purple",
+    "stopped all the traffic",
+    "lasted for eleven hours",
+    "moved slowly towards the east",
+    "froze the water in the pipes",
+    "shook the windows",
+    "smelled of salt and seaweed",
+]
+QUALITIES = [
+    "smooth",
+    "strange",
+    "useful",
+    "much too large",
+    "rather cheap",
+    "beautiful",
+    "as cold as ice",
+    "hardly visible",
+    "perfectly safe",
+    "unusually quiet",
+    "worth a visit",
+    "difficult to explain",
+    "thinner than paper",
+    "full of holes",
+    "easy to choose",
+    "shiny and round",
+]
+NOUNS = [
+    "judgement",
+    "weather",
+    "cheese",
+    "leather",
+    "pleasure",
+    "orchard",
+    "youth",
+    "voice",
+    "thought",
+    "machine",
+    "ocean",
+    "joy",
+    "power",
+    "language",
+    "village",
+    "bridge",
+    "whistle",
+    "knowledge",
+    "square",
+    "hour",
+    "shadow",
+    "mouth",
+    "basket",
+    "choice",
+    "noise",
+    "zebra",
+    "vision",
+    "jewel",
+    "throat",
+    "feather",
+    "cushion",
+    "engine",
+]
+ADVICE = [
+    "please close",
+    "do not touch",
+    "never lend",
+    "try to find",
+    "remember to water",
+    "go and fetch",
+    "always check",
+    "read the note about",
+    "think twice about",
+    "just ignore",
+]
+QUESTIONS = ["why would", "how could", "when did", "where will", "did", "should", "could", "does it matter that"]
+NUMBERS = [
+    "three",
+    "seven",
+    "twelve",
+    "fifteen",
+    "nineteen",
+    "twenty four",
+    "thirty",
+    "forty one",
+    "fifty six",
+    "sixty",
+    "seventy eight",
+    "eighty five",
+    "ninety nine",
+    "two hundred",
+    "six thousand",
+]
 
 
 def sentence(draw: random.Random) -> str:
@@ -85,7 +275,8 @@ def sentence(draw: random.Random) -> str:
     elif kind == 6:
         text = f"{pick(NUMBERS)} times {pick(NUMBERS)} is more than {pick(NUMBERS)}, said {pick(PEOPLE)}"
     elif kind == 7:
-        text = f"{pick(PEOPLE)} and {pick(PEOPLE)} {pick(DEEDS)} {pick(THINGS)} {pick(TIMES)} and {pick(DEEDS)} {pick(THINGS)} {pick(PLACES)}"
+        text = f"{pick(PEOPLE)} and {pick(PEOPLE)} {pick(DEEDS)} {pick(THINGS)} {pick(TIMES)}"
+        text += f" and {pick(DEEDS)} {pick(THINGS)} {pick(PLACES)}"
     elif kind == 8:
         text = f"there is a {pick(NOUNS)} {pick(PLACES)} that is {pick(QUALITIES)}"
     else:
