@@ -25,16 +25,9 @@ ROWS_PER_SHARD = 256
 LIMIT_S = 1800.0
 
 
-def write_dataset(work: Workload, folder: Path) -> Path:
-    """The workload's utterances as a signed dataset: as many as its inner steps need, no more; returns the folder."""
-    rows = [utterance(work.seed, number) for number in range(work.steps * work.utterances_per_step)]
-    entries = []
-    for start in range(0, len(rows), ROWS_PER_SHARD):
-        part = rows[start : start + ROWS_PER_SHARD]
-        data = shard_bytes(part)
-        entry = ShardEntry(cid=cid_of(data), rows=len(part), frames=len(part) * N_FRAMES, size_bytes=len(data))
-        atomic_write(folder / "shards" / f"{entry.cid}.parquet", data)
-        entries.append(entry)
+def write_dataset(work: Workload, folder: Path, *, heldout: int = 0) -> Path:
+    """The workload's utterances as a signed dataset: as many as its inner steps need, and `heldout` more; returns the folder."""
+    trained = work.steps * work.utterances_per_step
     codec = {"kind": "random", "sample_rate": 16000, "frame_rate": 50.0, "hop": 320}
     manifest = DatasetManifest(
         name="random",
@@ -42,12 +35,23 @@ def write_dataset(work: Workload, folder: Path) -> Path:
         phonemes=[PAD, *(f"p{number}" for number in range(1, INVENTORY))],
         languages=[LANGUAGE],
         speakers=["random"],
-        shards=entries,
-        heldout=[],
+        shards=_write_shards(work, folder, range(trained)),
+        heldout=_write_shards(work, folder, range(trained, trained + heldout)),
         licences=["CC0-1.0"],
     )
     atomic_write(folder / "manifest.json", sign_manifest(MemberKey.generate(), manifest))
     return folder
+
+
+def _write_shards(work: Workload, folder: Path, numbers: range) -> list[ShardEntry]:
+    entries = []
+    for start in range(0, len(numbers), ROWS_PER_SHARD):
+        rows = [utterance(work.seed, number) for number in numbers[start : start + ROWS_PER_SHARD]]
+        data = shard_bytes(rows)
+        entry = ShardEntry(cid=cid_of(data), rows=len(rows), frames=len(rows) * N_FRAMES, size_bytes=len(data))
+        atomic_write(folder / "shards" / f"{entry.cid}.parquet", data)
+        entries.append(entry)
+    return entries
 
 
 def settings_of(work: Workload, stages: int) -> SimulationSettings:
