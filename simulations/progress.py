@@ -42,8 +42,10 @@ def round_line(entry: Mapping[str, Any]) -> str:
     )
 
 
-def replica_mark(entry: Mapping[str, Any]) -> str:
-    """One replica in a few characters: lost, preparing, or its frames of this round."""
+def replica_mark(entry: Mapping[str, Any], phase: str = "") -> str:
+    """One replica in a few characters: done with the run, lost, preparing, or its frames of this round."""
+    if phase == "FINISHED" and str(entry.get("reason", "")).endswith("finished"):
+        return "done"
     if not entry.get("alive", True):
         return "lost"
     if not entry.get("ready", False):
@@ -58,7 +60,7 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
     if target:
         lines.append(f"frames {done} of {target} ({done / target:.0%})")
     for stage in status["stages"]:
-        members = ", ".join(f"{entry['member'][:8]} {replica_mark(entry)}" for entry in stage["replicas"])
+        members = ", ".join(f"{entry['member'][:8]} {replica_mark(entry, status['phase'])}" for entry in stage["replicas"])
         lines.append(f"stage {stage['stage']}: {members or 'nobody'}")
     lines.extend(round_line(entry) for entry in status["rounds"])
     version = status.get("version") or {}
@@ -69,7 +71,8 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
 
 def picture(status: Mapping[str, Any], notes: list[str]) -> Group:
     """A status for a terminal: table of stages x replicas, a bar for the round's frames, the losses so far, recent notes."""
-    table = Table(title=f"run {status['run_id']}  round {status['round']}  {status['phase']}", title_justify="left")
+    title = Text(f"run {status['run_id']}  round {status['round']}  {status['phase']}", style="bold")
+    table = Table()
     width = max((len(stage["replicas"]) for stage in status["stages"]), default=0)
     table.add_column("stage", justify="right")
     for index in range(width):
@@ -77,14 +80,16 @@ def picture(status: Mapping[str, Any], notes: list[str]) -> Group:
     for stage in status["stages"]:
         cells = []
         for entry in stage["replicas"]:
-            mark = replica_mark(entry)
-            cells.append(Text(mark, style="red" if mark == "lost" else "green" if entry.get("ready") else "yellow"))
+            mark = replica_mark(entry, status["phase"])
+            cells.append(Text(mark, style="red" if mark == "lost" else "yellow" if mark == "..." else "green"))
         table.add_row(str(stage["stage"]), *cells)
     done, target = int(status.get("frames_done", 0)), int(status.get("target_frames", 0))
+    if status["phase"] == "FINISHED":
+        done = target
     bar = ProgressBar(total=max(target, 1), completed=min(done, target), width=BAR_WIDTH)
     rounds = [Text(round_line(entry)) for entry in status["rounds"][-6:]]
     lines = [Text(note, style="bold") for note in notes[-3:]]
-    return Group(table, bar, Text(f"{done} of {target} frames of this round"), *rounds, *lines)
+    return Group(title, table, bar, Text(f"{done} of {target} frames of this round"), *rounds, *lines)
 
 
 class Show(ABC):

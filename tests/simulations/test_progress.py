@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from simulations.progress import LivePicture, PlainLines, Quiet, picture, show_for, status_lines
+from simulations.progress import LivePicture, PlainLines, Quiet, picture, replica_mark, show_for, status_lines
 
 
 def status(phase: str = "OPEN", rounds: int = 1) -> dict[str, Any]:
@@ -52,6 +52,13 @@ def test_a_status_in_lines_names_everything_a_person_asks_for() -> None:
         "bafyv",
     ):
         assert part in text
+
+
+def test_a_member_that_left_a_finished_run_is_done_not_lost() -> None:
+    gone = {"member": "m", "alive": False, "ready": False, "frames": 0}
+    assert replica_mark({**gone, "reason": "left: finished"}, "FINISHED") == "done"
+    assert replica_mark({**gone, "reason": "silent for 10 s"}, "FINISHED") == "lost"
+    assert replica_mark({**gone, "reason": "left: finished"}, "OPEN") == "lost"
 
 
 def test_the_picture_holds_table_bar_and_losses() -> None:
