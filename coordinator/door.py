@@ -79,7 +79,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             view=self._view(member),
             dataset_manifest_cid=core.state.dataset["cid"],
         )
-        return self._sign("join", reply, member)
+        return self._sign("join", reply, header)
 
     async def Watch(self, request: pb.Signed, context: Context) -> pb.Signed:
         """A member reports, and hears the wanted state: at once when it is news to it, else within `wait_s`."""
@@ -103,7 +103,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             raise
         finally:
             self._held[member.member] -= 1
-        return self._sign("watch", self._view(member.member), member.member)
+        return self._sign("watch", self._view(member.member), header)
 
     async def Lease(self, request: pb.Signed, context: Context) -> pb.Signed:
         """A stage-0 replica asks for data."""
@@ -115,7 +115,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             await _abort(context, error)
         if isinstance(reply, Refused):
             reply = pb.LeaseReply(granted=False, reason=reply.reason)
-        return self._sign("lease", reply, member.member)
+        return self._sign("lease", reply, header)
 
     async def SubmitUpdate(self, request_iterator: AsyncIterator[pb.UpdateChunk], context: Context) -> pb.Signed:
         """A replica hands in its update of the round."""
@@ -133,7 +133,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             await _abort(context, error)
         if not receipt.accepted:
             logger.warning("update of %s refused: %s", member.member[:12], receipt.reason)
-        return self._sign("submit_update", receipt, member.member)
+        return self._sign("submit_update", receipt, header)
 
     async def Leave(self, request: pb.Signed, context: Context) -> pb.Signed:
         """A member goes."""
@@ -145,7 +145,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             self._core.leave(name, leave.reason, _nonce(header))
         except HocketError as error:
             await _abort(context, error)
-        return self._sign("leave", pb.LeaveReply(), name)
+        return self._sign("leave", pb.LeaveReply(), header)
 
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         """For people: no secret in it."""
@@ -172,11 +172,12 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
     def _view(self, member: str) -> pb.RunView:
         return view(self._core.state, self._core.config, self._core.sizes, member, self._providers())
 
-    def _sign(self, method: str, payload: Message, receiver: str) -> pb.Signed:
+    def _sign(self, method: str, payload: Message, request: pb.SignedHeader) -> pb.Signed:
+        """Sign the answer to a request, for its sender and with its nonce."""
         state = self._core.state
         return make_signed(
-            self._key, method=method, payload=payload, run_id=state.run_id, receiver=receiver, round=state.round,
-            base_cid=state.base_cid, now_ms=self._now_ms(),
+            self._key, method=method, payload=payload, run_id=state.run_id, receiver=member_id(request.public_key),
+            round=state.round, base_cid=state.base_cid, now_ms=self._now_ms(), nonce=request.nonce,
         )  # fmt: skip
 
     def _now_ms(self) -> int:

@@ -33,7 +33,7 @@ from node.wire import (
 )
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, public_from_member_id
-from protocol.messages import make_signed, open_signed
+from protocol.messages import make_signed, new_nonce, open_signed
 from swarm.carrier import Carrier, Message
 
 logger = logging.getLogger(__name__)
@@ -192,6 +192,7 @@ class Downstream:
     ) -> StepAnswer | None:
         """One call; None when another should follow."""
         context, peer = self._context, entry.peer_id
+        nonce = new_nonce()
         signed = make_signed(
             self._key,
             method=REQUEST_METHOD,
@@ -202,6 +203,7 @@ class Downstream:
             base_cid=context.base_cid,
             stage=context.stage + 1,
             now_ms=now_ms(),
+            nonce=nonce,
         )
         loop = asyncio.get_running_loop()
         sent = loop.time()
@@ -213,7 +215,7 @@ class Downstream:
                 silence_s=context.settings.silence_s,
                 deadline_s=budget_s,
             )
-            answer = self._open(entry, message)
+            answer = self._open(entry, message, nonce)
             if not answer.refusal:
                 return read_answer(
                     answer,
@@ -231,8 +233,8 @@ class Downstream:
         self._refused(errand, peer, answer, attempt)
         return None
 
-    def _open(self, entry: pb.RosterEntry, message: Message) -> pb.TrainStepAnswer:
-        """Check that an answer is signed by the member that the roster has at this peer."""
+    def _open(self, entry: pb.RosterEntry, message: Message, nonce: bytes) -> pb.TrainStepAnswer:
+        """Check that an answer is signed by the member that the roster has at this peer, for the request with this nonce."""
         header, payload = open_signed(
             parse_signed(message.head),
             method=ANSWER_METHOD,
@@ -240,6 +242,7 @@ class Downstream:
             receiver=self._context.member_id,
             now_ms=now_ms(),
             nonces=None,
+            request_nonce=nonce,
         )
         if header.public_key != public_from_member_id(entry.member_id):
             raise HocketError(Code.SIGNATURE_INVALID, f"the answer of {entry.peer_id} is signed by another member")

@@ -26,7 +26,7 @@ from node.door import open_channel
 from protocol.generated import hocket_pb2 as pb
 from protocol.generated import hocket_pb2_grpc as rpc
 from protocol.identity import MemberKey, member_id
-from protocol.messages import make_signed, open_signed
+from protocol.messages import make_signed, new_nonce, open_signed
 from protocol.ticket import Ticket
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Session:
                 raise
             raise HocketError(Code.COORDINATOR_UNREACHABLE, "the connection broke") from error
 
-    def _sign(self, method: str, payload: Message, **fields: int | str) -> pb.Signed:
+    def _sign(self, method: str, payload: Message, nonce: bytes, **fields: int | str) -> pb.Signed:
         return make_signed(
             self._key,
             method=method,
@@ -126,13 +126,20 @@ class Session:
             run_id=self._ticket.run_id,
             receiver=self._coordinator,
             now_ms=now_ms(),
+            nonce=nonce,
             **fields,  # type: ignore[arg-type]
         )
 
-    def _open(self, signed: pb.Signed, method: str, reply: type[Reply]) -> Reply:
-        """Check that a reply is the coordinator's own, for us and for this call."""
+    def _open(self, signed: pb.Signed, method: str, reply: type[Reply], nonce: bytes) -> Reply:
+        """Check that a reply is the coordinator's own, for us and for the request with this nonce."""
         header, payload = open_signed(
-            signed, method=method, run_id=self._ticket.run_id, receiver=self._key.member_id, now_ms=now_ms(), nonces=None
+            signed,
+            method=method,
+            run_id=self._ticket.run_id,
+            receiver=self._key.member_id,
+            now_ms=now_ms(),
+            nonces=None,
+            request_nonce=nonce,
         )
         if header.public_key != self._ticket.coordinator_key:
             raise HocketError(Code.COORDINATOR_KEY_MISMATCH, f"the reply to {method} is signed by {member_id(header.public_key)}")
@@ -144,12 +151,14 @@ class Session:
     async def _call(
         self, method: str, payload: Message, reply: type[Reply], *, timeout_s: float = CALL_TIMEOUT_S, **fields: int | str
     ) -> Reply:
+        nonce = new_nonce()
+
         def call(stub: rpc.CoordinatorStub) -> Awaitable[pb.Signed]:
             made = {"join": stub.Join, "watch": stub.Watch, "lease": stub.Lease, "leave": stub.Leave}[method]
-            result: Awaitable[pb.Signed] = made(self._sign(method, payload, **fields), timeout=timeout_s)
+            result: Awaitable[pb.Signed] = made(self._sign(method, payload, nonce, **fields), timeout=timeout_s)
             return result
 
-        return self._open(await self._rpc(call), method, reply)
+        return self._open(await self._rpc(call), method, reply, nonce)
 
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         """Join the run, or join it again: the coordinator treats a repeat as the same member.
@@ -185,14 +194,15 @@ class Session:
         Returns: the receipt; `accepted` means that the update is on the coordinator's disk.
         """
         self._faults.reach("node.submit.before", round=head.round, stage=head.stage)
-        answer = await self._rpc(lambda stub: stub.SubmitUpdate(self._chunks(head, path), timeout=SUBMIT_TIMEOUT_S))
-        receipt = self._open(answer, "submit_update", pb.UpdateReceipt)
+        nonce = new_nonce()
+        answer = await self._rpc(lambda stub: stub.SubmitUpdate(self._chunks(head, path, nonce), timeout=SUBMIT_TIMEOUT_S))
+        receipt = self._open(answer, "submit_update", pb.UpdateReceipt, nonce)
         if (receipt.round, receipt.stage, receipt.sha256) != (head.round, head.stage, head.sha256):
             raise HocketError(Code.SIGNATURE_INVALID, "the receipt is for another update")
         return receipt
 
-    async def _chunks(self, head: pb.UpdateHead, path: Path) -> AsyncIterator[pb.UpdateChunk]:
-        signed = self._sign("submit_update", head, round=head.round, base_cid=head.base_cid, stage=head.stage)
+    async def _chunks(self, head: pb.UpdateHead, path: Path, nonce: bytes) -> AsyncIterator[pb.UpdateChunk]:
+        signed = self._sign("submit_update", head, nonce, round=head.round, base_cid=head.base_cid, stage=head.stage)
         yield pb.UpdateChunk(head=signed)
         chunks = sent = 0
         half_reached = False

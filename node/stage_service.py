@@ -146,6 +146,7 @@ class StageService:
             base_cid=request.base_cid,
             stage=request.stage,
             now_ms=now_ms(),
+            nonce=header.nonce,
         )
         if not answer.refusal and request.mode == pb.TRAIN:
             self._faults.reach("node.answer.half", round=request.round, stage=request.stage, microbatch=request.microbatch_id)

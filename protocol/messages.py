@@ -30,6 +30,11 @@ def _refused(reason: str) -> HocketError:
     return HocketError(Code.SIGNATURE_INVALID, reason)
 
 
+def new_nonce() -> bytes:
+    """A nonce from the system's randomness."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
 def make_signed(
     key: MemberKey,
     *,
@@ -49,10 +54,10 @@ def make_signed(
         payload: the message named by `method`, or its serialized bytes.
         receiver: member id; empty for a record that anyone may read.
         now_ms: sender's clock, milliseconds since the epoch.
-        nonce: 16 bytes; drawn from the system's randomness when None.
+        nonce: 16 bytes; drawn from the system's randomness when None. An answer carries the nonce of its request.
     """
     data = payload if isinstance(payload, bytes) else payload.SerializeToString(deterministic=True)
-    nonce = secrets.token_bytes(NONCE_BYTES) if nonce is None else nonce
+    nonce = new_nonce() if nonce is None else nonce
     if len(nonce) != NONCE_BYTES:
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
     header = pb.SignedHeader(
@@ -81,6 +86,7 @@ def open_signed(
     now_ms: int,
     nonces: NonceWindow | None,
     window_ms: int = WINDOW_MS,
+    request_nonce: bytes | None = None,
 ) -> tuple[pb.SignedHeader, bytes]:
     """Check a signed message and return its header and payload bytes.
 
@@ -91,6 +97,8 @@ def open_signed(
         now_ms: receiver's clock, milliseconds since the epoch.
         nonces: remembers what was seen; None where a replay does no harm (records that only expire, answers to the own
             request).
+        request_nonce: of an answer: the nonce of the request that it must answer, so that the answer to another one of the
+            same caller does not pass for it.
         window_ms: by how much the sender's clock may differ, either way.
 
     Raises:
@@ -117,6 +125,8 @@ def open_signed(
         raise _refused("the payload is not the one that was signed")
     if len(header.nonce) != NONCE_BYTES:
         raise _refused(f"a nonce of {len(header.nonce)} bytes")
+    if request_nonce is not None and header.nonce != request_nonce:
+        raise _refused("it answers another request")
     if nonces is not None:
         nonces.check(header.public_key, header.nonce, header.time_ms, now_ms)
     return header, signed.payload

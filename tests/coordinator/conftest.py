@@ -26,7 +26,7 @@ from protocol.generated import hocket_pb2 as pb
 from protocol.generated import hocket_pb2_grpc
 from protocol.identity import MemberKey, PeerKey, member_id
 from protocol.manifest import DatasetManifest, ShardEntry, VersionManifest, read_manifest, sign_manifest
-from protocol.messages import make_signed, open_signed
+from protocol.messages import make_signed, new_nonce, open_signed
 from protocol.tensor_files import file_parts
 from protocol.ticket import Ticket
 from swarm.blocks import BlockStore
@@ -173,6 +173,7 @@ class Member:
         self.round = round
         self.microbatches: dict[int, int] = {}
         self.done: list[pb.LeaseDone] = []
+        self.nonces: list[bytes] = []
         self.submitted = False
 
     @property
@@ -184,6 +185,7 @@ class Member:
         return next((one for one in self.view.roster.entries if one.member_id == self.id), None)
 
     def sign(self, method: str, payload: Any, **more: Any) -> pb.Signed:
+        self.nonces.append(more.setdefault("nonce", new_nonce()))
         return make_signed(
             self.key, method=method, payload=payload, run_id=self.ticket.run_id, now_ms=int(time.time() * 1000),
             receiver=more.pop("receiver", member_id(self.ticket.coordinator_key)), **more,
@@ -194,6 +196,7 @@ class Member:
             signed, method=method, run_id=self.ticket.run_id, receiver=self.id, now_ms=int(time.time() * 1000), nonces=None
         )
         assert header.public_key == self.ticket.coordinator_key
+        assert header.nonce in self.nonces, "every answer carries the nonce of a request of ours"
         return kind.FromString(payload)
 
     async def connect(self) -> None:

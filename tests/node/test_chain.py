@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from node import stage_service
 from node.wire import TRAIN_STEP_PROTOCOL, Losses
 from protocol.generated import hocket_pb2 as pb
+from protocol.messages import make_signed
 from tts.batch import collate
 from tts.dropout import PassContext
 from tts.reference import forward_chain
@@ -296,3 +298,15 @@ def test_a_feeder_stops_when_its_replica_drains(harness: ModuleType) -> None:
 
     harness.run_chain(chain, body)
     assert chain.counted(0) == chain.counted(1)
+
+
+def test_the_answer_to_another_request_is_no_answer(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signed by the right member for the right caller, but with a nonce that this request did not have."""
+    monkeypatch.setattr(stage_service, "make_signed", lambda *given, **fields: make_signed(*given, **{**fields, "nonce": None}))
+
+    async def body(chain: Any) -> None:
+        await chain.work()
+        assert len(chain.named("dropped")) == 4 and chain.counted(0) == []
+        assert all("another request" in event["reason"] for event in chain.named("suspected")) and chain.named("suspected")
+
+    harness.run_chain(harness.Chain(2, attempts=1), body)

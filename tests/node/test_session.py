@@ -42,6 +42,8 @@ class Recording(rpc.CoordinatorServicer):
         self.hold_watches = asyncio.Event()
         self.hold_watches.set()
         self._nonces = NonceWindow()
+        self.nonce: bytes | None = None
+        self.answer_another = False
 
     async def _open(self, signed: pb.Signed, method: str, kind: Any, context: Any) -> Any:
         if self.failures:
@@ -51,11 +53,14 @@ class Recording(rpc.CoordinatorServicer):
         )
         assert header.public_key == MEMBER.public
         message = kind.FromString(payload)
+        self.nonce = None if self.answer_another else header.nonce
         self.calls.append((method, message))
         return message
 
     def _sign(self, method: str, reply: Any) -> pb.Signed:
-        return make_signed(self.key, method=method, payload=reply, run_id=RUN, receiver=self.receiver, now_ms=now_ms())
+        return make_signed(
+            self.key, method=method, payload=reply, run_id=RUN, receiver=self.receiver, now_ms=now_ms(), nonce=self.nonce
+        )
 
     async def Join(self, request: pb.Signed, context: Any) -> pb.Signed:
         await self._open(request, "join", pb.JoinRequest, context)
@@ -63,7 +68,9 @@ class Recording(rpc.CoordinatorServicer):
 
     async def Watch(self, request: pb.Signed, context: Any) -> pb.Signed:
         await self._open(request, "watch", pb.WatchRequest, context)
+        nonce = self.nonce
         await self.hold_watches.wait()
+        self.nonce = nonce
         self.revision += 1
         return self._sign("watch", pb.RunView(revision=self.revision))
 
@@ -187,6 +194,11 @@ def test_calls_are_signed_both_ways(tmp_path: Path) -> None:
         assert [method for method, _ in door.servicer.calls] == ["join", "watch", "lease", "leave"]
         watched = door.servicer.calls[1][1]
         assert watched.known_revision == 7 and watched.report.frames_done == 5
+        door.servicer.answer_another = True
+        with pytest.raises(HocketError, match="another request") as caught:
+            await session.lease(1, 1)
+        assert caught.value.code is Code.SIGNATURE_INVALID
+        door.servicer.answer_another = False
         door.servicer.key = MemberKey.generate()
         with pytest.raises(HocketError) as caught:
             await session.lease(1, 1)

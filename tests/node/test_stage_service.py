@@ -94,6 +94,7 @@ class Caller:
             receiver=self.node.key.member_id,
             now_ms=now_ms(),
             nonces=None,
+            request_nonce=pb.SignedHeader.FromString(signed.header).nonce,
         )
         assert header.public_key == self.target.key.public
         return pb.TrainStepAnswer.FromString(payload), message

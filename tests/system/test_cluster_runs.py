@@ -19,6 +19,10 @@ from simulations.simulate import SimulationSettings, run_simulation, run_to_the_
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 FRAMES_PER_STEP = 8 * 142
+REPORT_KEYS = {
+    "rounds", "recoveries", "false_suspicions", "duplicate_microbatches", "dropped_microbatches", "acked_updates_lost",
+    "coordinator_restarts", "quarantined", "attackers", "honest_quarantined", "final_version", "bytes_sent", "config",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +85,12 @@ def test_a_coordinator_killed_while_it_aggregates_goes_on_and_loses_nothing(tmp_
     assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3]
     assert report["acked_updates"] == 6 and report["acked_updates_lost"] == 0
     assert report["unexpected_ends"] == []
+    assert report.keys() >= REPORT_KEYS
+    for entry in report["rounds"]:
+        assert entry.keys() >= {"round", "loss", "heldout_loss", "frames", "seconds", "stages"}
+        for stage in entry["stages"]:
+            assert stage.keys() >= {"rule", "f", "n", "tolerates", "accepted", "refused"}
+            assert (stage["n"], stage["f"], stage["tolerates"], stage["accepted"]) == (1, 0, 0, 1)
 
 
 @pytest.mark.parametrize("point", ["node.forward.before", "node.answer.half", "node.submit.half"])
