@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 LEASES_IN_HAND = 2      # a feeder may ask for its next lease before its last report has arrived
 MISMATCHES_ALLOWED = 3
 RECENT = 50
+PROCESSES_COUNTED = 64  # of one member: what further ones send is not counted
 
 Nonce = tuple[str, str, int]
 
@@ -93,8 +94,8 @@ class Core:
 
     # ---- members -----------------------------------------------------------------------------------------------------
 
-    def join(self, member: str, request: pb.JoinRequest, nonce: Nonce) -> None:
-        """A member's process starts, or starts anew. JOIN_REFUSED for a peer id that another one uses, or a full run."""
+    def check_join(self, member: str, request: pb.JoinRequest) -> None:
+        """JOIN_REFUSED for a peer id that another one uses, or a full run."""
         others = [one for one in self.state.members.values() if one.live and one.member != member]
         if any(one.peer_id == request.peer_id for one in others):
             raise HocketError(
@@ -102,6 +103,10 @@ class Core:
             )  # fmt: skip
         if len(others) >= self.config.membership.max_members:
             raise HocketError(Code.JOIN_REFUSED, f"the run has its {len(others)} members")
+
+    def join(self, member: str, request: pb.JoinRequest, nonce: Nonce) -> None:
+        """A member's process starts, or starts anew. JOIN_REFUSED as of `check_join`."""
+        self.check_join(member, request)
         self.last_seen[member] = self.clock()
         self.broken.discard(member)
         self.emit(
@@ -159,8 +164,10 @@ class Core:
 
     def take_report(self, member: Member, report: pb.MemberReport) -> None:
         """What a member says about itself: readiness, finished leases, losses. What is not of its assignment is not counted."""
-        if report.pid:
-            self.bytes_sent[f"{member.member}/{report.pid}"] = bytes_record(report)
+        process = f"{member.member}/{report.pid}"
+        known = process in self.bytes_sent
+        if known or (report.pid and sum(one.startswith(member.member) for one in self.bytes_sent) < PROCESSES_COUNTED):
+            self.bytes_sent[process] = bytes_record(report)
         if member.stage is None or report.generation != member.generation or report.stage != member.stage:
             return
         state = self.state
@@ -193,6 +200,7 @@ class Core:
         for done in report.leases_done:
             lease = self.state.leases.get(done.lease_id)
             fits = done.microbatches <= self.config.rounds.microbatches_per_inner_step
+            fits = fits and done.frames <= self.state.dataset["frames"]  # a lease is a part of one epoch
             if lease is not None and lease.member == member.member and lease.done_at is None and fits:
                 self.emit("lease_done", lease_id=done.lease_id, frames=done.frames, microbatches=done.microbatches)
 

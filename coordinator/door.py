@@ -7,6 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from math import isfinite
 from typing import NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -58,6 +59,8 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         self._nonces = NonceWindow.from_rows(
             (bytes.fromhex(public), bytes.fromhex(nonce), time_ms) for public, nonce, time_ms in core.state.nonces
         )
+        # Keys cost nothing: those of strangers must not crowd out what is remembered of members.
+        self._strangers = NonceWindow()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -70,6 +73,10 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             member = member_id(header.public_key)
             if member == self._key.member_id:
                 raise HocketError(Code.JOIN_REFUSED, "that is the coordinator's own key")
+            if member not in core.state.members:
+                self._fresh(header, self._strangers)
+            core.check_join(member, join)
+            self._fresh(header, self._nonces)
             core.join(member, join, _nonce(header))
         except HocketError as error:
             await _abort(context, error)
@@ -92,7 +99,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         except HocketError as error:
             await _abort(context, error)
         # A watch that is held says nothing about the member; so it is held for less than the silence bound.
-        wait_s = min(max(watch.wait_s, 0.0), core.config.membership.silence_s / 3)
+        wait_s = min(max(watch.wait_s, 0.0), core.config.membership.silence_s / 3) if isfinite(watch.wait_s) else 0.0
         if self._held[member.member] >= WATCHES_HELD:
             wait_s = 0.0
         self._held[member.member] += 1
@@ -142,6 +149,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             name = member_id(header.public_key)
             if name not in self._core.state.members:
                 raise HocketError(Code.PEER_REFUSED, "you have not joined")
+            self._fresh(header, self._nonces)
             self._core.leave(name, leave.reason, _nonce(header))
         except HocketError as error:
             await _abort(context, error)
@@ -156,17 +164,25 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
     def _open(self, signed: pb.Signed, method: str, kind: type[Request]) -> tuple[pb.SignedHeader, Request]:
         header, payload = open_signed(
             signed, method=method, run_id=self._core.state.run_id, receiver=self._key.member_id,
-            now_ms=self._now_ms(), nonces=self._nonces,
+            now_ms=self._now_ms(), nonces=None,
         )  # fmt: skip
         try:
             return header, kind.FromString(payload)
         except DecodeError as error:
             raise HocketError(Code.SIGNATURE_INVALID, f"the payload is no {kind.DESCRIPTOR.name}") from error
 
+    def _fresh(self, header: pb.SignedHeader, nonces: NonceWindow) -> None:
+        """SIGNATURE_INVALID for a message that was received before."""
+        nonces.check(header.public_key, header.nonce, header.time_ms, self._now_ms())
+
     def _known(self, header: pb.SignedHeader) -> Member:
-        member = self._core.seen(member_id(header.public_key))
-        if member is None:
+        """The member that sent a message which was not received before."""
+        name = member_id(header.public_key)
+        if name not in self._core.state.members:
             raise HocketError(Code.PEER_REFUSED, "you have not joined", remedy="join first")
+        self._fresh(header, self._nonces)
+        member = self._core.seen(name)
+        assert member is not None
         return member
 
     def _view(self, member: str) -> pb.RunView:

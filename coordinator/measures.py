@@ -12,6 +12,7 @@ from protocol.generated import hocket_pb2 as pb
 MOST_BOOKS = 64
 MOST_NAMES = 32
 MOST_SUSPECTS = 64
+MOST_SUM = 1e18         # far above any honest sum, and so far below the largest float that sums of these stay finite
 BYTE_KINDS = ("activations", "gradients", "blocks", "updates")
 
 
@@ -23,11 +24,11 @@ def one_line(text: str, limit: int) -> str:
 def report_record(member: str, report: pb.MemberReport) -> dict[str, Any]:
     """A member's report of one round as a plain record, for the sums and for the journal.
 
-    Floats that are not finite count as absent: a report may be wrong, but never poisons a sum. Lists and texts are cut to what
-    an honest one has.
+    Floats that are not finite, or too large to be summed, count as absent: a report may be wrong, but never poisons a sum.
+    Lists and texts are cut to what an honest one has.
     """
     losses = [(one.ce_sum, one.count) for one in report.losses]
-    if len(losses) > MOST_BOOKS or not all(isfinite(total) for total, _ in losses):
+    if len(losses) > MOST_BOOKS or not all(_summable(total) for total, _ in losses):
         losses = []
     return {
         "member": member,
@@ -37,15 +38,21 @@ def report_record(member: str, report: pb.MemberReport) -> dict[str, Any]:
         "inner_steps": report.inner_steps,
         "ce": [total for total, _ in losses],
         "count": [count for _, count in losses],
-        "auxiliary": {one_line(one.name, 64): [one.sum, one.count] for one in report.auxiliary[:MOST_NAMES] if isfinite(one.sum)},
+        "auxiliary": {
+            one_line(one.name, 64): [one.sum, one.count] for one in report.auxiliary[:MOST_NAMES] if _summable(one.sum)
+        },
         "duplicates": report.duplicates,
         "dropped": report.dropped,
         "reroutes": report.reroutes,
-        "longest_wait_s": report.longest_wait_s if isfinite(report.longest_wait_s) else 0.0,
+        "longest_wait_s": report.longest_wait_s if _summable(report.longest_wait_s) else 0.0,
         "suspects": sorted({one_line(peer, 128) for peer in report.suspects[:MOST_SUSPECTS]}),
         "pid": report.pid,
         "bytes": bytes_record(report),
     }
+
+
+def _summable(value: float) -> bool:
+    return isfinite(value) and abs(value) <= MOST_SUM
 
 
 def bytes_record(report: pb.MemberReport) -> dict[str, int]:

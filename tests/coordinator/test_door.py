@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import socket
 import ssl
 import time
@@ -63,6 +64,7 @@ def test_the_door(scripted: SimpleNamespace) -> None:
         first, last = world.members
         await signatures(first, ticket)
         await joining(world, scripted)
+        await crowds(first, ticket)
         await until_phase(world, pb.OPEN)
         await updates_out_of_phase(first)
         await until_phase(world, pb.CLOSING)
@@ -133,6 +135,28 @@ async def joining(world: Any, scripted: SimpleNamespace) -> None:
     assert first.entry.generation == generation + 1
     assert reply.run_toml == (scripted.folder / "run.toml").read_text()
     assert json.loads(reply.model_config_json)["n_codebooks"] == 4 and reply.dataset_manifest_cid.startswith("baf")
+
+
+async def crowds(member: Any, ticket: Any) -> None:
+    """What many keys, many process numbers and impossible waits do: nothing to anybody else."""
+    soon_ms = int(time.time() * 1000) + 50_000
+    request = pb.WatchRequest(wait_s=0)
+    messages = [
+        make_signed(MemberKey.generate(), method="watch", payload=request, run_id=ticket.run_id, receiver=good_receiver(ticket),
+                    now_ms=soon_ms)
+        for _ in range(4200)
+    ]  # fmt: skip
+    for start in range(0, len(messages), 100):
+        answers = await asyncio.gather(*(member.stub.Watch(one) for one in messages[start : start + 100]), return_exceptions=True)
+        assert all(isinstance(one, grpc.aio.AioRpcError) and one.code() is grpc.StatusCode.NOT_FOUND for one in answers)
+    await member.stub.Watch(member.sign("watch", request))  # what was remembered of members is all there still
+    for pid in range(1, 200):
+        report = pb.MemberReport(pid=pid, bytes_sent_updates=1 << 40)
+        await member.stub.Watch(member.sign("watch", pb.WatchRequest(wait_s=0, report=report)))
+    status = json.loads((await member.stub.Status(pb.StatusRequest())).json)
+    assert status["bytes"]["updates"] <= 64 << 40
+    for wait_s in (math.nan, math.inf, -1.0):
+        await member.stub.Watch(member.sign("watch", pb.WatchRequest(wait_s=wait_s, known_revision=1 << 62)))
 
 
 async def updates_out_of_phase(member: Any) -> None:

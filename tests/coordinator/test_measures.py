@@ -42,7 +42,7 @@ def test_the_order_of_reports_does_not_matter(order: list[int]) -> None:
 
 
 def test_what_is_not_finite_or_too_much_is_left_out() -> None:
-    for bad in (math.nan, math.inf, -math.inf):
+    for bad in (math.nan, math.inf, -math.inf, 1e308, -1e19):
         message = pb.MemberReport(stage=1, longest_wait_s=bad)
         message.losses.add(ce_sum=bad, count=1)
         message.auxiliary.add(name="duration", sum=bad, count=1)
@@ -54,6 +54,15 @@ def test_what_is_not_finite_or_too_much_is_left_out() -> None:
     record = report_record("a", message)
     assert len(record["suspects"]) == 64 and record["ce"] == []
     assert loss_per_code([], []) is None
+
+
+def test_the_largest_values_that_count_do_not_add_up_to_infinity() -> None:
+    message = pb.MemberReport(stage=1)
+    for _ in range(64):
+        message.losses.add(ce_sum=1e18, count=1)
+    message.auxiliary.add(name="duration", sum=1e18, count=1)
+    counts = count_round([report_record(f"m{index}", message) for index in range(1000)], [], 2, 99)
+    assert math.isfinite(counts["loss"]) and math.isfinite(counts["auxiliary"]["duration"])
 
 
 def test_each_microbatch_counts_once_a_stage() -> None:
