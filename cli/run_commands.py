@@ -35,7 +35,9 @@ def worker(
     ticket: Annotated[str, typer.Argument(help="The line that begins with hocket1:")],
     state_dir: StateDir = Path("worker-state"),
     threads: Annotated[int, typer.Option(min=1, help="CPU threads for the training arithmetic.")] = 1,
-    memory_limit: Annotated[str, typer.Option("--memory-limit", help="Such as 2GiB; 0: not limited.")] = "0",
+    memory_limit: Annotated[
+        str, typer.Option("--memory-limit", help="Told to the coordinator, such as 2GiB; 0: not limited.")
+    ] = "0",
     listen: Annotated[
         list[str] | None, typer.Option("--listen", help="libp2p listen address; may be given several times.")
     ] = None,

@@ -87,7 +87,7 @@ def run_worker(
         ticket: of the run, or its line.
         state_dir: made when absent; one worker at a time.
         threads: of tensor operations, for the whole process.
-        memory_limit: bytes, told to the coordinator, which assigns accordingly; 0: not limited.
+        memory_limit: bytes, told to the coordinator, which keeps it with the member; 0: not limited. Nothing enforces it.
         listen: libp2p multiaddresses.
         operator: who runs this machine.
 
