@@ -100,9 +100,12 @@ class Child:
         logger.info("%s started, pid %d", self.name, self.pid)
 
     def signal(self, number: int) -> None:
-        """Send a signal to this process alone."""
+        """Send a signal to this process alone; nothing happens when it has ended, also if that is not known here yet."""
         if self.running:
-            os.kill(self.pid, number)
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                logger.debug("%s, pid %d, has ended by itself", self.name, self.pid)
 
     async def stop(self, grace_s: float = TERM_GRACE_S) -> int:
         """SIGTERM, then SIGKILL when it has not gone after `grace_s`; returns the exit code."""
