@@ -131,7 +131,12 @@ class TransformersCodec(Codec):
 
 def _load_model(source: str, model_type: str | None, *, local: bool) -> Any:
     """The model of `source` with all its weights; CODEC_UNREADABLE otherwise."""
-    from transformers import AutoConfig, DacModel, EncodecModel, MimiModel
+    try:
+        from transformers import AutoConfig, DacModel, EncodecModel, MimiModel
+    except (ImportError, OSError, RuntimeError) as error:
+        # transformers loads torchaudio where it is installed, whose libraries may not fit torch.
+        remedy = "remove torchaudio, or install one that fits your torch (it comes with 'hocket[encodec]')"
+        raise HocketError(Code.EXTRA_MISSING, f"transformers cannot be loaded ({error})", remedy=remedy) from error
 
     classes: dict[str, Any] = {"encodec": EncodecModel, "mimi": MimiModel, "dac": DacModel}
     try:
