@@ -63,12 +63,14 @@ class Child:
         command: makes the command line; it is asked again before each start.
         log: file for the child's standard error.
         on_ready: gets the JSON line of each start.
+        on_word: gets each JSON object that the child prints later, and its process id.
     """
 
     name: str
     command: Callable[[], Sequence[str]]
     log: Path
     on_ready: Callable[[dict[str, Any]], None]
+    on_word: Callable[[int, dict[str, Any]], None] = lambda pid, word: None
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
     _starts: deque[float] = field(default_factory=deque, init=False)
 
@@ -111,12 +113,23 @@ class Child:
                     continue
             process = self._process
             assert process is not None and process.stdout is not None
-            # Whatever else it prints is dropped, so that it never blocks on a full pipe.
-            while await process.stdout.read(65536):
-                pass
+            await self._listen(process.pid, process.stdout)
             status = await process.wait()
             self._process = None
             await self._pause(f"{self.name} ended with status {status}")
+
+    async def _listen(self, pid: int, stdout: asyncio.StreamReader) -> None:
+        """Read what the child prints until it ends. What is no JSON object is dropped, so that it never blocks on a full pipe."""
+        while True:
+            try:
+                line = await stdout.readline()
+                word = json.loads(line) if line else None
+            except ValueError:  # a line beyond the reader's limit, or not JSON
+                continue
+            if not line:
+                return
+            if isinstance(word, dict):
+                self.on_word(pid, word)
 
     async def _pause(self, what: str) -> None:
         """Wait longer after each start of late; CHILD_FAILED after too many."""

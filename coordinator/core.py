@@ -162,6 +162,10 @@ class Core:
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
+    def count_own_blocks(self, pid: int, sent_bytes: int) -> None:
+        """What this coordinator's own block peer, process `pid`, has sent since its start."""
+        self.bytes_sent[f"own/{pid}"] = {"blocks": sent_bytes}
+
     def take_report(self, member: Member, report: pb.MemberReport) -> None:
         """What a member says about itself: readiness, finished leases, losses. What is not of its assignment is not counted."""
         process = f"{member.member}/{report.pid}"

@@ -84,7 +84,9 @@ class Coordinator:
             state.apply(event)
         self._core = Core(config, self._journal, state, faults, time.time)
         self._provider: pb.PeerAddress | None = None
-        self._child = Child("the bootstrap peer", self._child_command, state_dir / "bootstrap.log", self._child_is_up)
+        self._child = Child(
+            "the bootstrap peer", self._child_command, state_dir / "bootstrap.log", self._child_is_up, self._child_says
+        )
 
     async def run(self, *, exit_when_finished: bool, linger_s: float) -> None:
         """Start everything, serve, and take everything down again."""
@@ -253,3 +255,8 @@ class Coordinator:
         self._provider = pb.PeerAddress(peer_id=ready["peer_id"], multiaddrs=whole)
         if whole != self._core.state.bootstrap:
             self._core.emit("bootstrap", multiaddrs=whole)
+
+    def _child_says(self, pid: int, word: dict[str, Any]) -> None:
+        sent_bytes = word.get("block_bytes_sent")
+        if isinstance(sent_bytes, int):
+            self._core.count_own_blocks(pid, sent_bytes)

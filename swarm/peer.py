@@ -3,7 +3,8 @@
     python -m swarm.peer --store DIR --state DIR --run-id R --listen MULTIADDR
 
 The coordinator runs it as a child, so that its own process needs neither hivemind nor torch. Once the peer is up it prints
-one JSON line `{"peer_id": ..., "multiaddrs": [...]}`; it ends when its standard input closes, as it does when the parent
+one JSON line `{"peer_id": ..., "multiaddrs": [...]}`, and from then on, whenever it has sent more, a line
+`{"block_bytes_sent": N}` with the total since its start. It ends when its standard input closes, as it does when the parent
 dies, and with an error line and exit code when the libp2p daemon dies.
 
 A parent that is started anew at once may start its next child while the last one still ends: the new one waits until it has
@@ -26,11 +27,13 @@ from pathlib import Path
 from common.errors import Code, HocketError
 from common.files import disk_error
 from common.log import set_up_logging
-from swarm.block_service import serve_blocks
+from swarm.block_service import BLOCKS_PROTOCOL, serve_blocks
 from swarm.blocks import BlockStore
+from swarm.carrier import Carrier
 
 LOCK_WAIT_S = 60.0
 LOCK_LOOK_S = 0.1
+TRAFFIC_EVERY_S = 1.0
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -68,12 +71,31 @@ async def _serve(args: argparse.Namespace) -> None:
         )
         try:
             await serve_blocks(carrier, BlockStore(args.store))
-            told = json.dumps({"peer_id": carrier.peer_id, "multiaddrs": list(carrier.multiaddrs)}) + "\n"
-            with contextlib.suppress(BrokenPipeError):  # of a parent that is gone, which our standard input tells as well
-                os.write(sys.stdout.fileno(), told.encode())
-            raise await carrier.wait_failed()
+            _tell({"peer_id": carrier.peer_id, "multiaddrs": list(carrier.multiaddrs)})
+            traffic = asyncio.create_task(_tell_traffic(carrier))
+            try:
+                raise await carrier.wait_failed()
+            finally:
+                traffic.cancel()
+                await asyncio.wait({traffic})
         finally:
             await carrier.close()
+
+
+def _tell(words: dict[str, object]) -> None:
+    """One line to the parent; one that is gone is told apart by our standard input."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), (json.dumps(words) + "\n").encode())
+
+
+async def _tell_traffic(carrier: Carrier) -> None:
+    told_bytes = 0
+    while True:
+        await asyncio.sleep(TRAFFIC_EVERY_S)
+        sent_bytes = carrier.bytes_sent.get(BLOCKS_PROTOCOL, 0)
+        if sent_bytes != told_bytes:
+            _tell({"block_bytes_sent": sent_bytes})
+            told_bytes = sent_bytes
 
 
 @contextlib.asynccontextmanager

@@ -224,6 +224,31 @@ def test_a_child_ends_when_its_input_closes(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_what_a_child_says_later_is_passed_on_and_noise_is_not(tmp_path: Path) -> None:
+    said: list[tuple[int, dict[str, Any]]] = []
+    words = "print('{}'); print('noise'); print('[1]'); print('x' * 200000); print('{\"block_bytes_sent\": 7}', flush=True)"
+
+    async def run() -> None:
+        heard = asyncio.Event()
+
+        def hear(pid: int, word: dict[str, Any]) -> None:
+            said.append((pid, word))
+            heard.set()
+
+        command = [sys.executable, "-c", f"import sys; {words}; sys.stdin.read()"]
+        child = Child("a child", lambda: command, tmp_path / "log", lambda line: None, hear)
+        await child.start()
+        watching = asyncio.create_task(child.supervise())
+        async with asyncio.timeout(30):
+            await heard.wait()
+        assert said == [(child.pid, {"block_bytes_sent": 7})]
+        watching.cancel()
+        await asyncio.wait({watching})
+        await child.stop()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("words", ["print('not json')", "print(json.dumps([1]))", "pass"])
 def test_a_child_that_does_not_come_up_is_an_error(tmp_path: Path, words: str) -> None:
     async def run() -> None:

@@ -368,7 +368,13 @@ def test_the_block_peer_serves_what_its_parent_stores(tmp_path: Path) -> None:
 
     try:
         asyncio.run(work())
-        assert peer.process.stdin is not None
+        assert peer.process.stdin is not None and peer.process.stdout is not None
+        sent_bytes = 0
+        while sent_bytes < len(data):  # the traffic may be told in several lines
+            told_bytes = json.loads(peer.process.stdout.readline())["block_bytes_sent"]
+            assert sent_bytes < told_bytes
+            sent_bytes = told_bytes
+        assert sent_bytes < 1.01 * len(data)
         peer.process.stdin.close()
         assert peer.process.wait(15) == 0
         assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["lock", "peer.key"]
