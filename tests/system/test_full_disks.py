@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,10 +82,32 @@ async def ended_with_one_line(child: Child) -> None:
     assert not any(line.startswith("Traceback") for line in lines), child.log_path.read_text(encoding="utf-8")[-3000:]
 
 
+async def hocket(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cli.main", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    return await process.wait(), out.decode(), err.decode()
+
+
+async def look_from_outside(ticket: str) -> None:
+    """`hocket status` of the finished run, by the ticket alone; a ticket with another fingerprint is turned away."""
+    code, out, _ = await hocket("status", ticket, "--json")
+    status = json.loads(out)
+    assert code == 0 and status["run_id"] == "simulation-0" and status["phase"] == "FINISHED"
+    assert [entry["version"] for entry in status["rounds"]] == [1, 2, 3] and status["coordinator_restarts"] == 1
+    code, out, _ = await hocket("status", ticket)
+    assert code == 0 and "FINISHED" in out and "simulation-0" in out
+    other = dataclasses.replace(Ticket.decode(ticket), tls_sha256=b"\x01" * 32)
+    code, out, err = await hocket("status", other.encode())
+    assert code == 4 and not out and err.startswith("H302 ") and err.count("\n") == 1
+
+
 def test_a_worker_and_the_coordinator_go_on_after_room_was_made(out: Path) -> None:
     work = Workload("test", 4, 2, 24)
     settings = SimulationSettings(
-        stages=2, replicas=1, rounds=3, inner_steps=6, frames_per_inner_step=work.frames_per_step, data=out / "data",
+        stages=2, replicas=1, rounds=3, inner_steps=10, frames_per_inner_step=work.frames_per_step, data=out / "data",
         time_limit_s=LIMIT_S, extra={"rounds": {"evaluate": False}, "membership": {"silence_s": 6.0}},
     )  # fmt: skip
 
@@ -109,6 +134,7 @@ def test_a_worker_and_the_coordinator_go_on_after_room_was_made(out: Path) -> No
             await cluster.restart_coordinator()
 
             status, _ = await follow(cluster, ticket, settings, Quiet())
+            await look_from_outside(ticket)
             assert [entry["version"] for entry in status["rounds"]] == [1, 2, 3]
             manifests = read_manifests(coordinator.state_dir, status["rounds"], Ticket.decode(ticket).coordinator_key)
             logs = worker_logs(cluster.workers)
