@@ -15,7 +15,15 @@ from common.faults import Fault, Faults
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for a script instead of lines for a person.")]
 FaultLines = Annotated[list[str] | None, typer.Option("--fault", hidden=True, help="point[:key=value,...]:kill|stop")]
-LogLevel = Annotated[str, typer.Option("--log-level", help="DEBUG, INFO, WARNING or ERROR.")]
+
+
+def _log_level(text: str) -> str:
+    if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise HocketError(Code.OPTION_INVALID, f"{text!r} is not DEBUG, INFO, WARNING or ERROR")
+    return text.upper()
+
+
+LogLevel = Annotated[str, typer.Option("--log-level", callback=_log_level, help="DEBUG, INFO, WARNING or ERROR.")]
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 

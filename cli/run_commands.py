@@ -34,7 +34,7 @@ def coordinator(
 def worker(
     ticket: Annotated[str, typer.Argument(help="The line that begins with hocket1:")],
     state_dir: StateDir = Path("worker-state"),
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads for the training arithmetic.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads for the training arithmetic.")] = 1,
     memory_limit: Annotated[
         str, typer.Option("--memory-limit", help="Told to the coordinator, such as 2GiB; 0: not limited.")
     ] = "0",

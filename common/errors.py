@@ -7,6 +7,7 @@ kept for faults of our own.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -221,3 +222,18 @@ class HocketError(Exception):
         """The whole error in one line: number, what happened, remedy."""
         what = ERRORS[self.code].title + (f": {self.detail}" if self.detail else "")
         return " ".join(f"H{int(self.code)} {what}. Remedy: {self.remedy}.".split())
+
+
+_LINE = re.compile(r"H(?P<number>[0-9]{3}) (?P<what>.*)\. Remedy: (?P<remedy>.*)\.")
+
+
+def error_of_line(line: str) -> HocketError | None:
+    """The error whose `line` a child process wrote, as if it had been raised here; None if it is no such line."""
+    found = _LINE.fullmatch(line.strip())
+    if found is None or int(found["number"]) not in set(Code):
+        return None
+    code = Code(int(found["number"]))
+    what = found["what"].removeprefix(ERRORS[code].title)
+    if what and not what.startswith(": "):
+        return None
+    return HocketError(code, what.removeprefix(": "), remedy=found["remedy"])

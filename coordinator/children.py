@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from common.errors import Code, HocketError
+from common.errors import Code, HocketError, error_of_line
 from common.files import disk_error
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,11 @@ def python_module(module: str, *arguments: str) -> list[str]:
 
 
 async def run_once(command: Sequence[str], log: Path, *, limit_s: float = 1800.0) -> None:
-    """Run a child to its end; its output goes to `log`. CHILD_FAILED with the log's last line if it fails."""
+    """Run a child to its end; its output goes to `log`.
+
+    Raises:
+        HocketError: the one with which the child ended, or CHILD_FAILED with the log's last line.
+    """
     try:
         with log.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
@@ -51,6 +55,9 @@ async def run_once(command: Sequence[str], log: Path, *, limit_s: float = 1800.0
             await process.wait()
     if status != 0:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["(empty)"]
+        own = error_of_line(lines[-1])
+        if own is not None:
+            raise own
         raise HocketError(Code.CHILD_FAILED, f"{command[2]} ended with status {status}; log: {log}; last line: {lines[-1]}")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from common.errors import Code, HocketError
+from common.errors import Code, HocketError, error_of_line
 from protocol.ticket import Ticket
 from simulations.plan import Action, Plan
 from simulations.status_client import StatusClient
@@ -298,6 +298,9 @@ class Cluster:
     def _require(child: Child) -> None:
         if not child.running:
             code = child.process.returncode if child.process is not None else None
+            own = error_of_line(child.last_lines(1))
+            if own is not None:  # what a person must mend, told as if it had been found here
+                raise own
             raise HocketError(Code.CHILD_FAILED, f"{child.name} ended with {code}, see {child.log_path}: {child.last_lines()}")
 
     async def stop_workers(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.errors import Code, HocketError
+from common.errors import Code, HocketError, error_of_line
 from common.files import atomic_write
 from common.log import read_events
 from protocol.ticket import Ticket
@@ -111,7 +111,7 @@ async def run_module(module: str, arguments: list[str], log_path: Path) -> str:
     """Run `python -m MODULE ARGUMENTS` as a child process; returns its standard output, its log goes to `log_path`.
 
     Raises:
-        HocketError: CHILD_FAILED with its last line, which is its own numbered error where it had one.
+        HocketError: the one with which it ended, or CHILD_FAILED with its last line.
     """
     with log_path.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
@@ -132,6 +132,9 @@ async def run_module(module: str, arguments: list[str], log_path: Path) -> str:
                 await process.wait()
     if process.returncode != 0:
         last = log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] or ["its log is empty"]
+        own = error_of_line(last[0])
+        if own is not None:
+            raise own
         raise HocketError(Code.CHILD_FAILED, f"{module} ended with {process.returncode}, see {log_path}: {last[0]}")
     return output.decode()
 
