@@ -55,7 +55,7 @@ class Assembly:
                 run_id=state.run_id, version=0, round=0, model=state.model_config, stages=stages, outer=self._outer(),
                 data_cursor=self._cursor(0), dataset_cid=state.dataset["cid"], codec=state.dataset["codec"],
             ), frames=0, record=None)  # fmt: skip
-        core.manifest = self._versions.load(state.base_cid)
+        core.manifest = await asyncio.to_thread(self._versions.restore, state.version, state.base_cid)
         self._clean_up()
 
     # ---- a round's version -------------------------------------------------------------------------------------------

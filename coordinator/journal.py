@@ -74,9 +74,19 @@ class Journal:
         """All events, oldest first."""
         try:
             for seq, time, kind, text in self._database.execute("SELECT seq, time, kind, json FROM events ORDER BY seq"):
-                yield Event(seq, time, kind, json.loads(text))
+                try:
+                    data = json.loads(text)
+                except ValueError as error:
+                    raise self.damaged(seq) from error
+                yield Event(seq, time, kind, data)
         except sqlite3.Error as error:
             raise _journal_error(error, self._path) from error
+
+    def damaged(self, seq: int) -> HocketError:
+        """The error for an event that is not what this software wrote."""
+        return HocketError(
+            Code.STATE_UNREADABLE, f"event {seq} in {self._path} is damaged", remedy="restore the state directory from a backup"
+        )
 
     def close(self) -> None:
         self._database.close()

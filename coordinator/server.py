@@ -7,7 +7,6 @@ import ipaddress
 import json
 import logging
 import os
-import signal
 import socket
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from common.files import atomic_write
 from common.lock import locked
+from common.stop import stop_signals
 from coordinator import tls
 from coordinator.assembly import Assembly
 from coordinator.children import Child, python_module
@@ -47,7 +47,7 @@ STOP_GRACE_S = 1.0
 def run_coordinator(
     run_toml: Path, state_dir: Path, *, faults: Faults = NO_FAULTS, exit_when_finished: bool = False, linger_s: float = 0.0
 ) -> None:
-    """Run a coordinator until SIGTERM or SIGINT; prints the ticket as one JSON line once members can join.
+    """Run a coordinator until SIGTERM, SIGINT or SIGHUP; prints the ticket as one JSON line once members can join.
 
     Args:
         run_toml: the run file; after the first start it must stay as it was.
@@ -81,7 +81,10 @@ class Coordinator:
         self._journal = Journal(state_dir / "journal.sqlite", faults)
         state = RunState()
         for event in self._journal.events():
-            state.apply(event)
+            try:
+                state.apply(event)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise self._journal.damaged(event.seq) from error
         self._core = Core(config, self._journal, state, faults, time.time)
         self._provider: pb.PeerAddress | None = None
         self._child = Child(
@@ -92,7 +95,7 @@ class Coordinator:
         """Start everything, serve, and take everything down again."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             loop.add_signal_handler(number, stop.set)
         core = self._core
         assembly = Assembly(core, Versions(self._state_dir / "versions", self._store, self._key), self._state_dir)

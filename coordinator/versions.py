@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Code, HocketError
+from common.files import atomic_write
 from coordinator.aggregate import norm_of
-from protocol.content import links
+from protocol.content import file_cid, iter_file_blocks, links, read_file
 from protocol.identity import MemberKey
 from protocol.manifest import StageFile, TensorEntry, VersionManifest, read_manifest, sign_manifest
 from protocol.tensor_files import TensorInfo
-from swarm.blocks import BlockStore
+from swarm.blocks import DEFAULT_MAX_FILE_BYTES, BlockStore
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,9 @@ class Versions:
     def momentum_path(self, version: int, stage: int) -> Path:
         return self.folder(version) / f"stage-{stage}.momentum.safetensors"
 
+    def _manifest_path(self, version: int) -> Path:
+        return self.folder(version) / "manifest.json"
+
     def stage_file(self, version: int, stage: int, *, sha256: str | None = None, momentum: bool) -> StageFile:
         """Put a stage's working files into the block store and describe them."""
         path = self.weights_path(version, stage)
@@ -94,7 +98,45 @@ class Versions:
 
     def publish(self, manifest: VersionManifest) -> str:
         """Sign a manifest and add it to the block store; returns its CID, the version's name."""
-        return self._store.add_bytes(sign_manifest(self._key, manifest))
+        data = sign_manifest(self._key, manifest)
+        atomic_write(self._manifest_path(manifest.version), data)
+        return self._store.add_bytes(data)
+
+    def restore(self, version: int, cid: str) -> VersionManifest:
+        """The newest version's manifest. What the block store has lost of the version, or holds damaged, is put back.
+
+        Raises:
+            HocketError: STATE_UNREADABLE if the working files do not have it either.
+        """
+        try:
+            self._put_back(cid, self._manifest_path(version))
+            manifest = self.load(cid)
+            for one in manifest.stages:
+                self._put_back(one.cid, self.weights_path(version, one.stage))
+                if one.momentum_cid is not None:
+                    self._put_back(one.momentum_cid, self.momentum_path(version, one.stage))
+        except HocketError as error:
+            if error.code not in (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED):
+                raise
+            raise HocketError(
+                Code.STATE_UNREADABLE, f"version {version} is damaged in the block store ({error.detail})",
+                remedy="restore the state directory from a backup",
+            ) from error  # fmt: skip
+        return manifest
+
+    def _put_back(self, root: str, path: Path) -> None:
+        """Make sure that every block of a file is in the store; a working file with these very bytes replaces what is not."""
+        try:
+            for _ in read_file(root, self._store.get, max_bytes=DEFAULT_MAX_FILE_BYTES):
+                continue  # each block is checked as it is read
+            return
+        except HocketError as error:
+            if error.code not in (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED) or not path.exists() or file_cid(path) != root:
+                raise
+        logger.warning("blocks of %s are missing or damaged; they are put back from %s", root, path)
+        for cid, data in iter_file_blocks(path):
+            self._store.remove(cid)
+            self._store.put(cid, data)
 
     def load(self, cid: str) -> VersionManifest:
         """A manifest of ours, from the block store."""

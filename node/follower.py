@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 ANNOUNCE_EVERY_S = 20.0
 RETRY_S = 1.0
 LEAVE_S = 3.0
+STOP_HEARD_S = 0.5
 _TRY_AGAIN = (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED, Code.PEER_SILENT, Code.PEER_UNREACHABLE, Code.STREAM_BROKEN)
 _WAIT_FOR_ANOTHER = (Code.MANIFEST_INVALID, Code.VERSION_ROLLED_BACK, Code.CHECKPOINT_INVALID, Code.NOT_FINITE, Code.CID_INVALID)
 _ROUND_PHASES = (pb.PREPARING, pb.OPEN, pb.CLOSING)
@@ -109,7 +110,7 @@ class Follower:
         await self._service.start()
         tasks = [
             asyncio.create_task(self._work(request)),
-            asyncio.create_task(self._carrier_failure()),
+            asyncio.create_task(self._carrier_failure(stop)),
             asyncio.create_task(self._stopped(stop)),
         ]
         try:
@@ -138,8 +139,14 @@ class Follower:
     async def _stopped(self, stop: asyncio.Event) -> None:
         await stop.wait()
 
-    async def _carrier_failure(self) -> None:
-        raise await self._carrier.wait_failed()
+    async def _carrier_failure(self, stop: asyncio.Event) -> None:
+        failure = await self._carrier.wait_failed()
+        try:
+            # A terminal sends its signals to the daemon as well as to us: then this is no fault.
+            async with asyncio.timeout(STOP_HEARD_S):
+                await stop.wait()
+        except TimeoutError:
+            raise failure from None
 
     async def _leave(self, stop: asyncio.Event) -> None:
         """Say good-bye, if it can be done quickly, and stop."""

@@ -119,13 +119,15 @@ class StageService:
             run_id=self._run_id,
             receiver=self._key.member_id,
             now_ms=now_ms(),
-            nonces=self._nonces,
+            nonces=None,
         )
         sender = member_id(header.public_key)
         request = parse_request(payload)
         encoding = request.wire if request.wire in ENCODINGS else "fp32"
         try:
             serving = self._check(peer_id, sender, header, request)
+            # Keys cost nothing: those that are not on the roster must not crowd out what is remembered of those that are.
+            self._nonces.check(header.public_key, header.nonce, header.time_ms, now_ms())
             answer, body = (await self._answer(serving, request, message)).encode(encoding)
         except Refused as refused:
             answer = pb.TrainStepAnswer(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from pathlib import Path
 from common.faults import NO_FAULTS, Faults
 from common.lock import locked
 from common.log import EventLog
+from common.stop import stop_signals
 from node.engine import set_threads
 from node.follower import Follower
 from protocol.generated import hocket_pb2 as pb
@@ -41,7 +41,8 @@ async def _run(
     events = EventLog(state_dir / "events.jsonl")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    numbers = stop_signals()
+    for number in numbers:
         loop.add_signal_handler(number, stop.set)
     options = replace(LibP2POptions.for_listen(listen), run_id=ticket.run_id)
     carrier = await LibP2PCarrier.create(
@@ -66,7 +67,7 @@ async def _run(
     finally:
         await carrier.close()
         events.close()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in numbers:
             loop.remove_signal_handler(number)
     return 0
 
@@ -81,7 +82,7 @@ def run_worker(
     faults: Faults = NO_FAULTS,
     operator: str = "",
 ) -> int:
-    """Join a run and work for it until it is finished or the process is told to stop (SIGTERM, SIGINT).
+    """Join a run and work for it until it is finished or the process is told to stop (SIGTERM, SIGINT, SIGHUP).
 
     Args:
         ticket: of the run, or its line.

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 from common.errors import Code, HocketError, error_of_line
 from common.files import atomic_write
 from common.log import read_events
+from common.stop import stop_signals
 from protocol.ticket import Ticket
 from simulations.cluster import START_GRACE_S, Child, Cluster
 from simulations.plan import Plan, PlanProgress
@@ -260,16 +260,17 @@ def read_manifests(coordinator_state: Path, rounds: list[dict[str, Any]], coordi
 
 
 def run_to_the_end(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """`asyncio.run` in which SIGTERM ends the work as Ctrl-C does: every process that was started is ended first.
+    """`asyncio.run` in which SIGTERM and SIGHUP end the work as Ctrl-C does: every process that was started is ended first.
 
     Raises:
-        KeyboardInterrupt: after either signal.
+        KeyboardInterrupt: after any of these signals.
     """
 
     async def guarded() -> dict[str, Any]:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        for number in stop_signals():
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await work
 
     try:

@@ -272,6 +272,9 @@ class Daemon:
 
     async def _watch(self) -> None:
         code = await self._p2p._child.wait()
+        reading = self._p2p._client.control._read_task if self._p2p._client is not None else None
+        if reading is not None:  # it fails with the daemon, which is told below, and not with its traceback
+            reading.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         if not self._closing:
             logger.error("the libp2p daemon died with exit code %s", code)
             self.failed.set()

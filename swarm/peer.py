@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -43,6 +44,9 @@ async def run(args: argparse.Namespace) -> None:
         HocketError: what `LibP2PCarrier.create` raises; CARRIER_FAILED when the daemon dies; STATE_LOCKED if another process
             keeps the state directory; OPTION_INVALID if standard input is no pipe.
     """
+    # A terminal sends these to the parent too, which closes our standard input when it wants us to end.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     orphaned = asyncio.create_task(_until_end(await _standard_input()))
     serving = asyncio.create_task(_serve(args))
     try:

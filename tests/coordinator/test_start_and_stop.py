@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from common.lock import locked
 from coordinator import tls
 from coordinator.children import Child, run_once
 from coordinator.dataset import import_dataset
+from coordinator.journal import Journal
 from coordinator.run_config import RunConfig
 from coordinator.server import Coordinator
 from protocol.generated import hocket_pb2 as pb
@@ -117,6 +120,22 @@ def test_bad_starts_are_one_numbered_line(scripted: SimpleNamespace) -> None:
     manifest = dataset / "manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"scripted"', b'"tampered"'))
     assert fault(5).code is Code.MANIFEST_INVALID
+
+
+@pytest.mark.parametrize("change", ["json='{bad'", "json='{}'", "json='[]'", "kind='unheard-of'"])
+def test_a_damaged_event_is_one_numbered_line(scripted: SimpleNamespace, change: str) -> None:
+    scripted.prepare()
+    folder = scripted.folder / "state"
+    folder.mkdir()
+    journal = Journal(folder / "journal.sqlite", NO_FAULTS)
+    for port in (1, 2, 3):
+        journal.append("listening", 1.0, {"port": port})
+    journal.close()
+    with contextlib.closing(sqlite3.connect(folder / "journal.sqlite")) as database, database:
+        database.execute(f"UPDATE events SET {change} WHERE seq=2")
+    with pytest.raises(HocketError) as caught:
+        start_here(scripted.folder)
+    assert caught.value.code is Code.STATE_UNREADABLE and "event 2 " in caught.value.detail and "backup" in caught.value.line()
 
 
 def test_a_taken_port_is_named(scripted: SimpleNamespace) -> None:

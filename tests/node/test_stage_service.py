@@ -247,6 +247,19 @@ def test_a_replayed_request_and_a_forged_one_are_errors_of_the_call(harness: Mod
     with_caller(harness, body)
 
 
+def test_a_crowd_of_strangers_does_not_make_a_members_request_look_received_before(harness: ModuleType) -> None:
+    """Each stranger's key is new and its clock ahead: were they remembered, they would push the member's key out."""
+
+    async def body(caller: Caller) -> None:
+        request, parts = caller.request(step_input(harness))
+        for _ in range(4200):
+            signed = caller.sign(request, key=MemberKey.generate(), now_ms=now_ms() + 50_000)
+            await caller.target.service.handle(caller.node.peer_id, Message(signed.SerializeToString()))
+        assert not (await caller.send(caller.sign(request), parts))[0].refusal
+
+    with_caller(harness, body)
+
+
 def test_the_same_microbatch_again_gets_the_same_bytes_and_counts_once(harness: ModuleType) -> None:
     async def body(caller: Caller) -> None:
         given = step_input(harness)

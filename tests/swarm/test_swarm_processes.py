@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -340,6 +341,20 @@ def test_a_bootstrap_address_that_is_none(tmp_path: Path, wrong: str) -> None:
     assert caught.value.code is Code.OPTION_INVALID
 
 
+def test_a_daemon_that_dies_is_told_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with carrier_in(tmp_path) as carrier:
+            os.kill(carrier.daemon_pid, signal.SIGKILL)
+            assert (await carrier.wait_failed()).code is Code.CARRIER_FAILED
+            await asyncio.sleep(0.2)  # for what hivemind's tasks have to say
+
+    with caplog.at_level("INFO"):
+        asyncio.run(work())
+        gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+    assert sum("daemon died" in record.getMessage() for record in caplog.records) == 1
+
+
 def block_peer(folder: Path) -> Peer:
     return Peer(
         "-m",
@@ -415,6 +430,8 @@ def test_block_peers_of_parents_that_die_at_once_do_not_take_away_each_others_so
         orphan.stdout.close()
         orphan.stdin.close()
     peer = block_peer(tmp_path)
+    for number in (signal.SIGINT, signal.SIGHUP):  # from a terminal, whose parent process closes our input if it wants us to end
+        os.kill(peer.process.pid, number)
     try:
         for orphan in orphans:
             assert orphan.wait(30) == 0

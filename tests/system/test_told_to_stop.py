@@ -18,7 +18,7 @@ from simulations.usage import descendants
 pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_every_process_ends(tmp_path: Path, number: int) -> None:
     data = write_dataset(Workload("test", 4, 2, 16), tmp_path / "data")
     arguments = ["simulate", "--out", str(tmp_path / "run"), "--data", str(data), "--stages", "2", "--replicas", "1"]
