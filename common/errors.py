@@ -185,7 +185,7 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.CHILD_FAILED: ErrorSpec("a child process failed", "read its log, named here", EXIT_STATE),
     Code.CHECKPOINT_INVALID: ErrorSpec(
-        "the checkpoint cannot be used", "give an export folder, or a demo or run folder that holds one", EXIT_INPUT
+        "the checkpoint cannot be used", "give an export folder, a folder that holds one, or a CID and its ticket", EXIT_INPUT
     ),
     Code.MODEL_CONFIG_INVALID: ErrorSpec("the model configuration does not fit", "correct the value named here", EXIT_USAGE),
     Code.STAGES_INVALID: ErrorSpec(

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -88,8 +89,8 @@ class Fetched:
     size_bytes: int
 
 
-async def fetch_version(order: Order, store: BlockStore, state: Path) -> Fetched:
-    """Fetch the version's manifest, its stage files, the dataset's manifest and the held-out shards into `store`.
+async def fetch_version(order: Order, store: BlockStore, state: Path, *, heldout: bool = True) -> Fetched:
+    """Fetch the version's manifest, its stage files, the dataset's manifest and, if wanted, the held-out shards into `store`.
 
     Raises:
         HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED, MANIFEST_INVALID, or what the carrier raises.
@@ -125,14 +126,15 @@ async def fetch_version(order: Order, store: BlockStore, state: Path) -> Fetched
             await fetch(carrier, store, part.cid, [*holders, *coordinators], max_bytes=part.size_bytes)
         await fetch(carrier, store, manifest.dataset_cid, coordinators, max_bytes=MAX_MANIFEST_BYTES)
         dataset = read_manifest(DatasetManifest, store.read_file(manifest.dataset_cid), signer=None)
-        for shard in dataset.heldout:
+        shards = dataset.heldout if heldout else []
+        for shard in shards:
             await fetch(carrier, store, shard.cid, coordinators, max_bytes=shard.size_bytes)
     finally:
         await carrier.close()
     for part in manifest.stages:
         if hashlib.sha256(store.read_file(part.cid)).hexdigest() != part.sha256:
             raise HocketError(Code.MANIFEST_INVALID, f"the file of stage {part.stage} has another SHA-256 than the manifest says")
-    size = sum(part.size_bytes for part in manifest.stages) + sum(shard.size_bytes for shard in dataset.heldout)
+    size = sum(part.size_bytes for part in manifest.stages) + sum(shard.size_bytes for shard in shards)
     names = [provider.peer_id for provider in [*coordinators, *workers]]
     return Fetched(manifest, dataset, names, time.monotonic() - started, size)
 
@@ -177,6 +179,25 @@ def export_checkpoint(order: Order, fetched: Fetched, store: BlockStore, state: 
     folder = Path(order.out) / "checkpoint"
     write_export(folder, weights, card, codec_folder)
     return folder
+
+
+def export_by_cid(ticket: str, cid: str, folder: Path, *, codec: str = "hocket-16k") -> Path:
+    """The export folder of a version that is known by its CID: fetched, verified and kept in `folder`, or found there.
+
+    Raises:
+        HocketError: as `fetch_version`; CODEC_UNREADABLE when the dataset was made with another codec.
+    """
+    from tts.export import is_export
+
+    order = Order(ticket=ticket, cid=cid, out=str(folder), codec=codec)
+    if not is_export(folder / "checkpoint"):
+        state = folder / "fetched"
+        state.mkdir(parents=True, exist_ok=True)
+        store = BlockStore(state / "blocks")
+        fetched = asyncio.run(fetch_version(order, store, state, heldout=False))
+        export_checkpoint(order, fetched, store, state)
+        shutil.rmtree(state)
+    return folder / "checkpoint"
 
 
 async def finish(order: Order) -> Outcome:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.engine import Engine, Priority, to_numpy, to_torch
+from node.engine import ENGINE_NICENESS, Engine, Priority, to_numpy, to_torch
 
 
 def test_backward_passes_go_before_forward_passes_and_all_run_on_one_thread() -> None:
@@ -37,6 +39,18 @@ def test_backward_passes_go_before_forward_passes_and_all_run_on_one_thread() ->
     order, threads = asyncio.run(main())
     assert order == ["STEP-5", "BACKWARD-2", "BACKWARD-4", "FORWARD-1", "FORWARD-3", "EVALUATION-0"]
     assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no niceness of their own")
+def test_the_engine_lets_the_network_go_first() -> None:
+    async def main() -> tuple[int, int]:
+        engine = Engine()
+        inside = await engine.run(Priority.STEP, lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        engine.close()
+        return inside, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    inside, outside = asyncio.run(main())
+    assert inside == min(outside + ENGINE_NICENESS, 19)
 
 
 def test_an_error_comes_back_and_the_engine_goes_on() -> None:

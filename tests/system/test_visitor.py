@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +45,13 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
+async def say_by_cid(cid: str, ticket: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cli.main", "say", "Good morning.", "--checkpoint", cid, "--ticket", ticket]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    run = partial(subprocess.run, [*command, "--out", str(folder / "said.wav")], env=environment, capture_output=True, text=True)
+    return await asyncio.to_thread(run)
+
+
 def test_a_version_is_fetched_by_its_cid_verified_and_speaks(tmp_path: Path, corpus: Path) -> None:
     out = tmp_path / "run"
     out.mkdir()
@@ -64,6 +76,12 @@ def test_a_version_is_fetched_by_its_cid_verified_and_speaks(tmp_path: Path, cor
         with pytest.raises(HocketError) as caught:
             await visit(dataclasses.replace(order, cid=nobody, out=str(tmp_path / "nobody")), "nobody")
         assert caught.value.code is Code.BLOCK_NOT_FOUND
+        # The command line does the same: with the ticket once, then from its cache without any peer.
+        for ticket in (run.ticket, dataclasses.replace(Ticket.decode(run.ticket), bootstrap_multiaddrs=()).encode()):
+            said = await say_by_cid(cid, ticket, tmp_path)
+            assert said.returncode == 0, said.stderr
+            assert soundfile.info(tmp_path / "said.wav").duration > 0.3
+            (tmp_path / "said.wav").unlink()
         assert not (tmp_path / "other" / "checkpoint").exists() and not (tmp_path / "nobody" / "checkpoint").exists()
 
     settings = SimulationSettings(
