@@ -107,28 +107,19 @@ class Assembler:
     """Puts one message together, frame by frame.
 
     Args:
-        limit_bytes: of head and body; what the HEAD frame announces is checked against it before the body is allocated.
+        limit_bytes: of head and body; what the HEAD frame announces is checked against it. Memory is taken only for what has
+            come: what is announced and never sent costs none (and appending was measured to be faster than filling).
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._head: bytes | None = None
         self._body = bytearray()
-        self._filled = 0
+        self._announced = 0
 
     @property
     def started(self) -> bool:
         return self._head is not None
-
-    def body_buffer(self, size_bytes: int) -> memoryview:
-        """Where the next `size_bytes` of the body go: for a BODY frame whose payload is about to be read.
-
-        Raises:
-            HocketError: STREAM_BROKEN if the frame has no place in the message.
-        """
-        if self._head is None or self._filled + size_bytes > len(self._body):
-            raise broken("more body than its head announced")
-        return memoryview(self._body)[self._filled : self._filled + size_bytes]
 
     def add(self, kind: FrameType, payload: Part) -> Message | None:
         """Take a HEAD, BODY or END frame; the message, once it is whole.
@@ -140,9 +131,9 @@ class Assembler:
             self._begin(bytes(payload))
             return None
         if kind is FrameType.BODY:
-            with memoryview(payload) as view:
-                self.body_buffer(view.nbytes)[:] = view
-                self._filled += view.nbytes
+            if self._head is None or len(self._body) + memoryview(payload).nbytes > self._announced:
+                raise broken("more body than its head announced")
+            self._body += payload
             return None
         if kind is FrameType.END:
             return self._finish(bytes(payload))
@@ -158,15 +149,15 @@ class Assembler:
         if size_bytes > self._limit_bytes:
             raise HocketError(Code.MESSAGE_TOO_LARGE, f"{size_bytes} bytes announced, at most {self._limit_bytes}")
         self._head = payload[SIZE.size :]
-        self._body = bytearray(body_size_bytes)
+        self._announced = body_size_bytes
 
     def _finish(self, payload: bytes) -> Message:
         if self._head is None or len(payload) != SIZE.size + DIGEST_BYTES:
             raise broken("an end that ends no message")
         (size_bytes,) = SIZE.unpack_from(payload)
-        received = len(self._head) + self._filled
-        if size_bytes != received or self._filled != len(self._body):
-            raise broken(f"{received} bytes received of {size_bytes} sent and {len(self._head) + len(self._body)} announced")
+        received = len(self._head) + len(self._body)
+        if size_bytes != received or len(self._body) != self._announced:
+            raise broken(f"{received} bytes received of {size_bytes} sent and {len(self._head) + self._announced} announced")
         if payload[SIZE.size :] != hashlib.sha256(self._head).digest():
             raise broken("the digest of the head does not fit")
         return Message(self._head, [memoryview(self._body)] if self._body else [])

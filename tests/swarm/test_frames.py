@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -155,3 +157,17 @@ def test_golden_bytes() -> None:
     assert wire(Message(b"hi", [b"abc"])) == expected
     assert frames.WAITING_FRAME == b"\x00\x00\x00\x00\x04"
     assert frames.error_frame(307, "no") == b"\x00\x00\x00\x04\x05\x01\x33no"
+
+
+def test_what_is_announced_and_not_sent_takes_no_memory() -> None:
+    """A stranger may open many streams and announce the largest body on each."""
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident_bytes()
+    assemblers = [frames.Assembler(512 << 20) for _ in range(16)]
+    for assembler in assemblers:
+        assert assembler.add(frames.FrameType.HEAD, frames.SIZE.pack(256 << 20) + b"head") is None
+        assert assembler.add(frames.FrameType.BODY, bytes(1000)) is None
+    assert resident_bytes() - before < 64 << 20
