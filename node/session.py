@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from common.errors import Code, HocketError
+from common.errors import Code, HocketError, error_of_line
 from common.faults import NO_FAULTS, Faults
 from common.files import disk_error
 from node.door import open_channel
@@ -58,6 +58,9 @@ def _from_status(error: grpc.aio.AioRpcError) -> HocketError:
         return NotAMember(Code.JOIN_REFUSED, details)
     if error.code() is grpc.StatusCode.PERMISSION_DENIED:
         return HocketError(Code.JOIN_REFUSED, details)
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        told = error_of_line(details)
+        return HocketError(Code.SIGNATURE_INVALID, f"the coordinator says: {told.detail if told is not None else details}")
     return HocketError(Code.COORDINATOR_UNREACHABLE, f"{error.code().name}: {details}")
 
 
@@ -166,8 +169,15 @@ class Session:
         Raises:
             HocketError: JOIN_REFUSED, COORDINATOR_UNREACHABLE, COORDINATOR_KEY_MISMATCH, SIGNATURE_INVALID.
         """
+        try:
+            reply = await self._call("join", request, pb.JoinReply)
+        except HocketError as error:
+            if error.code is Code.SIGNATURE_INVALID and self._join_request is None:
+                # Of another run, or another key, or by a wrong clock: as long as nothing of ours was ever taken, it stays so.
+                raise HocketError(Code.JOIN_REFUSED, error.detail) from error
+            raise
         self._join_request = request
-        return await self._call("join", request, pb.JoinReply)
+        return reply
 
     async def watch(self, report: pb.MemberReport, *, known_revision: int, wait_s: float) -> pb.RunView:
         """Report the member's state and read the run's; answered when the revision rises, or after `wait_s`."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from common.faults import NO_FAULTS, Faults
 from common.lock import locked
@@ -45,9 +46,16 @@ async def _run(
     for number in numbers:
         loop.add_signal_handler(number, stop.set)
     options = replace(LibP2POptions.for_listen(listen), run_id=ticket.run_id)
-    carrier = await LibP2PCarrier.create(
-        state_dir / "peer.key", bootstrap=ticket.bootstrap_multiaddrs, listen=listen, state_dir=state_dir, options=options
+    creating = asyncio.create_task(
+        LibP2PCarrier.create(
+            state_dir / "peer.key", bootstrap=ticket.bootstrap_multiaddrs, listen=listen, state_dir=state_dir, options=options
+        )
     )
+    if not await _unless(stop, creating):
+        events.write("stopped")
+        events.close()
+        return 0
+    carrier = creating.result()
     try:
         events.write("started", peer_id=carrier.peer_id, member_id=key.member_id, run=ticket.run_id)
         logger.info("member %s, peer %s", key.member_id, carrier.peer_id)
@@ -70,6 +78,20 @@ async def _run(
         for number in numbers:
             loop.remove_signal_handler(number)
     return 0
+
+
+async def _unless(stop: asyncio.Event, work: asyncio.Task[Any]) -> bool:
+    """Wait for `work`; when `stop` is set before it is done, cancel it and return False."""
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({stopped, work}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+        return False
+    return True
 
 
 def run_worker(

@@ -291,6 +291,22 @@ def test_a_refused_join_is_not_repeated(tmp_path: Path) -> None:
     with_door(tmp_path, body)
 
 
+def test_a_first_join_whose_signature_is_refused_is_not_repeated_and_a_later_one_is(tmp_path: Path) -> None:
+    """A ticket of another run or key, or a wrong clock, stays wrong; once a join was taken, a refusal passes."""
+
+    async def body(door: Door, session: Session) -> None:
+        door.servicer.failures = [grpc.StatusCode.UNAUTHENTICATED]
+        with pytest.raises(HocketError) as caught:
+            await session.persist("join", lambda: session.join(pb.JoinRequest()))
+        assert caught.value.code is Code.JOIN_REFUSED and not door.servicer.calls
+        await session.persist("join", lambda: session.join(pb.JoinRequest()))
+        door.servicer.failures = [grpc.StatusCode.UNAUTHENTICATED]
+        await session.persist("join", lambda: session.join(pb.JoinRequest()))
+        assert [method for method, _ in door.servicer.calls] == ["join", "join"]
+
+    with_door(tmp_path, body)
+
+
 def test_what_is_not_wanted_any_more_is_given_up(tmp_path: Path) -> None:
     async def body(door: Door, session: Session) -> None:
         door.servicer.failures = [grpc.StatusCode.UNAVAILABLE] * 3

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,8 @@ from common.errors import Code, HocketError
 from common.lock import locked
 from node.peers import AddressBook
 from node.worker import run_worker
-from protocol.identity import MemberKey
+from protocol.identity import MemberKey, PeerKey
+from protocol.ticket import Ticket
 from swarm.carrier import PeerAddress
 from swarm.memory import MemoryCarrier, MemoryNetwork
 from swarm.records import make_record, wall_clock_ms
@@ -67,3 +71,19 @@ def test_the_address_book_knows_who_holds_a_version_and_keeps_what_it_knew() -> 
         await carrier.close()
 
     asyncio.run(main())
+
+
+def test_a_worker_that_finds_no_bootstrap_peer_can_be_told_to_stop(tmp_path: Path) -> None:
+    nobody = PeerKey.load_or_create(tmp_path / "nobody.key").peer_id
+    ticket = Ticket("run", ("127.0.0.1:1",), MemberKey.generate().public, b"\x07" * 32, (f"/ip4/127.0.0.1/tcp/1/p2p/{nobody}",))
+    command = [sys.executable, "-m", "cli.main", "worker", ticket.encode(), "--state-dir", str(tmp_path / "state")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "attempt 1" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait(30) == 0
+    assert "attempt 3" not in rest and "Traceback" not in rest
+    assert not (tmp_path / "state" / "sockets").exists()
