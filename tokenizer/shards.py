@@ -164,6 +164,7 @@ def read_shard(source: bytes | memoryview | Path, *, codebook_size: int = 65536,
         file = pq.ParquetFile(pa.BufferReader(data))
         _check_header(file)
         table = file.read()
+        table.validate(full=True)  # offsets and UTF-8, which reading alone takes on trust
     except (OSError, pa.ArrowException, ValueError) as error:
         raise HocketError(Code.SHARD_DAMAGED, f"it is not a readable Parquet file ({str(error)[:120]})") from error
     rows = [_utterance(row) for row in _rows(table)]

@@ -171,6 +171,21 @@ def test_damaged_bytes_are_refused_or_read_as_consistent_rows(data: st.DataObjec
             row.check()
 
 
+def test_every_byte_may_have_its_highest_bit_flipped() -> None:
+    """Found by chance once: a text that is no longer UTF-8 is a damaged shard, not a fault of ours."""
+    whole = shard_bytes([utterance(3), utterance(4)])
+    details = set()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 128
+        try:
+            read_shard(bytes(damaged))
+        except HocketError as error:
+            assert error.code is Code.SHARD_DAMAGED
+            details.add(error.detail)
+    assert any("UTF8" in detail or "UTF-8" in detail for detail in details), details
+
+
 def test_codes_and_phonemes_out_of_range_are_refused() -> None:
     row = utterance(5)
     data = shard_bytes([row])
