@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
+
+from common.stop import stop_signals
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure a claim; every benchmark can write JSON.")
 
@@ -13,6 +17,13 @@ bench_app = typer.Typer(no_args_is_help=True, help="Measure a claim; every bench
 @bench_app.callback()
 def bench() -> None:
     """One command per claim."""
+    for number in stop_signals():
+        signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Unwind, so that what a benchmark has started is ended on the way out."""
+    raise SystemExit(128 + number)
 
 
 @bench_app.command()
