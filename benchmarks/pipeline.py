@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.result import BenchResult, machine_facts
 from benchmarks.workload import Workload
 from common.errors import Code, HocketError
+from common.stop import stop_signals_held_back
 
 CORES = 2
 CHILD_LIMIT_S = 1800.0
@@ -70,16 +71,12 @@ def run_children(orders: Sequence[tuple[str, dict[str, Any]]], *, limit_s: float
     Raises:
         HocketError: CHILD_FAILED when one fails or the time limit passes; the others are ended.
     """
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(order)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for module, order in orders
-    ]
+    children: list[subprocess.Popen[str]] = []
     try:
+        with stop_signals_held_back():
+            for module, order in orders:
+                command = [sys.executable, "-m", module, json.dumps(order)]
+                children.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         outputs = []
         for child, (module, _) in zip(children, orders, strict=True):
             try:
