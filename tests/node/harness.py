@@ -254,6 +254,10 @@ class Chain:
                 await node.feeder.work(lease)
 
         await asyncio.gather(*(feed(node) for node in self.at(0)))
+        # A later stage may still be taking its last inner step when the first stage has all its gradients.
+        for node in self.nodes:
+            if node.replica is not None and node.replica.in_flight == 0:
+                await node.replica.settled()
 
     def counted(self, stage: int, *, without: Node | None = None) -> list[int]:
         """Ids counted by the replicas of a stage, repeats included; `without` the lost one."""
