@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -26,7 +25,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from common.errors import Code, HocketError
-from common.files import disk_error
+from common.lock import locked
 from common.log import set_up_logging
 from swarm.block_service import BLOCKS_PROTOCOL, serve_blocks
 from swarm.blocks import BlockStore
@@ -105,26 +104,17 @@ async def _tell_traffic(carrier: Carrier) -> None:
 @contextlib.asynccontextmanager
 async def _alone_in(state: Path) -> AsyncIterator[None]:
     """Hold the state directory; wait for a process that still holds it. STATE_LOCKED if it does not go, STATE_UNREADABLE."""
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise disk_error(error, state) from error
     deadline = time.monotonic() + LOCK_WAIT_S
-    try:
+    with contextlib.ExitStack() as held:
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.enter_context(locked(state))
                 break
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise HocketError(Code.STATE_LOCKED, str(state)) from error
-            except OSError as error:
-                raise disk_error(error, state) from error
+            except HocketError as error:
+                if error.code is not Code.STATE_LOCKED or time.monotonic() > deadline:
+                    raise
             await asyncio.sleep(LOCK_LOOK_S)  # the system tells nobody that a lock is free
         yield
-    finally:
-        os.close(descriptor)
 
 
 async def _standard_input() -> asyncio.StreamReader:
