@@ -5,8 +5,9 @@ The length is known beforehand, from the durations: EOS cannot be drawn before t
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,34 +20,10 @@ from tts.config import ModelConfig
 from tts.decoder import LayerCache, rotary
 from tts.dropout import PassContext
 from tts.durations import stretch
+from tts.sampling import choose, unit_draw
 from tts.stages import Stage
 
 _CALM = PassContext(train=False)
-
-
-def unit_draw(seed: int, frame: int, codebook: int) -> float:
-    """A number in [0, 1) for one code: a function of where it is, not of what was drawn before."""
-    digest = hashlib.blake2b(f"speak/{seed}/{frame}/{codebook}".encode(), digest_size=8).digest()
-    return (int.from_bytes(digest, "little") >> 11) / 2**53
-
-
-def choose(logits: Tensor, draws: Sequence[float], temperature: float, top_k: int) -> Tensor:
-    """One code a row.
-
-    Args:
-        logits: float [K, card]. draws: K numbers in [0, 1).
-        temperature: 0 takes the likeliest code. top_k: how many of the likeliest may be drawn; 0 for all.
-
-    Returns: int64 [K].
-    """
-    if temperature <= 0:
-        return logits.argmax(-1)
-    kept = min(top_k, logits.shape[-1]) if top_k > 0 else logits.shape[-1]
-    values, codes = logits.double().topk(kept, dim=-1)
-    cumulated = (values / temperature).softmax(-1).cumsum(-1)
-    drawn = torch.tensor(draws, dtype=cumulated.dtype, device=cumulated.device)[:, None]
-    place = (cumulated <= drawn * cumulated[:, -1:]).sum(-1, keepdim=True).clamp_max(kept - 1)
-    return codes.gather(-1, place).squeeze(-1)
 
 
 def predict_durations(
@@ -122,6 +99,147 @@ class Decoding:
         return self._stages[-1].heads.logits(x)[:, 0]
 
 
+@dataclass(frozen=True)
+class Line:
+    """One utterance to speak.
+
+    Args:
+        phonemes: ids [P]. word_starts: 0 or 1 [P].
+        number: names its draws: the same line under another number is spoken with other draws.
+        speaker: float [E] or None. language: id.
+        durations: frames per phoneme [P] in place of the predicted ones.
+    """
+
+    phonemes: NDArray[Any]
+    word_starts: NDArray[Any]
+    number: int = 0
+    speaker: NDArray[Any] | None = None
+    language: int = 0
+    durations: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How codes are drawn and how fast is spoken.
+
+    Args:
+        seed: of the draws. temperature, top_k: as in `tts.sampling.choose`.
+        guidance: weight of classifier-free guidance: unconditional + guidance * (conditional - unconditional), both computed in
+            one batch; 1 switches it off. (Ho and Salimans, "Classifier-free diffusion guidance", 2022.)
+        rate: factor on the durations: 1.4 is slower, 0.7 faster. The number of frames is exactly round(rate * their sum).
+
+    Raises:
+        HocketError: OPTION_INVALID.
+    """
+
+    seed: int = 0
+    temperature: float = 0.6
+    top_k: int = 10
+    guidance: float = 2.0
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        numbers = (self.temperature, self.guidance, self.rate)
+        if not all(math.isfinite(number) for number in numbers) or self.rate <= 0 or min(self.guidance, self.temperature) < 0:
+            raise HocketError(Code.OPTION_INVALID, "rate must be above 0; guidance and temperature must not be negative")
+        if self.top_k < 0:
+            raise HocketError(Code.OPTION_INVALID, f"top_k is {self.top_k}; 0 means all codes")
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A line whose length is settled: condition [1 or 2, S, D] of its steps (the second row without text), frames T."""
+
+    condition: Tensor
+    frames: int
+
+
+def _plan(front: Stage, line: Line, how: Sampling) -> _Planned:
+    """Each line by itself, so that neither its length nor its condition depends on what it is batched with."""
+    config = front.config
+    states, predicted = _encode(front, line.phonemes, line.word_starts, line.speaker, line.language)
+    natural = np.maximum(np.expm1(predicted[0].double().cpu().numpy()), 1.0) if line.durations is None else line.durations
+    lengths = stretch(natural, how.rate)
+    frames = int(lengths.sum())
+    if frames > config.max_frames:
+        raise HocketError(
+            Code.INPUT_INVALID, f"{frames} frames, at most {config.max_frames}", remedy="speak shorter sentences"
+        )
+    rows, device = (1 if how.guidance == 1.0 else 2), states.device
+    condition = front.text.condition(
+        states.expand(rows, -1, -1),
+        torch.from_numpy(lengths)[None].to(device).expand(rows, -1),
+        torch.tensor([frames] * rows, device=device),
+        torch.tensor([False, True], device=device) if rows == 2 else None,
+        _CALM,
+    )
+    return _Planned(condition, frames)
+
+
+def speak_in_steps(stages: Sequence[Stage], lines: Sequence[Line], how: Sampling) -> Iterator[list[NDArray[np.uint16]]]:
+    """Speak several lines together, a frame at a time.
+
+    Args:
+        stages: all stages of a model, in order; one that holds everything will do.
+
+    Yields: for each line the codes uint16 [K, 1] of its next frame, or [K, 0] where none became complete in this step.
+
+    Raises:
+        HocketError: NO_PHONEMES, INPUT_INVALID or STAGES_INVALID.
+    """
+    front, config = stages[0], stages[0].config
+    if not front.spec.is_first or not stages[-1].spec.is_last or len(stages) != front.spec.n_stages:
+        raise HocketError(Code.STAGES_INVALID, f"{len(stages)} of {front.spec.n_stages}", remedy="give all stages in order")
+    if not lines:
+        return
+    books = config.n_codebooks
+    with torch.inference_mode():
+        planned = [_plan(front, line, how) for line in lines]
+        steps = max(plan.frames for plan in planned) + books - 1
+        sides = planned[0].condition.shape[0]  # 2 with guidance
+        device = planned[0].condition.device
+        condition = torch.zeros(len(lines), sides, steps, planned[0].condition.shape[2], device=device)
+        for row, plan in enumerate(planned):
+            taken = min(steps, plan.condition.shape[1])
+            condition[row, :, :taken] = plan.condition[:, :taken]
+        decoding = Decoding(stages, len(lines) * sides, steps)
+        frames = np.array([plan.frames for plan in planned])[:, None]  # [N, 1]
+        codes = np.full((len(lines), books, steps), config.eos, np.int64)
+        current = torch.full((len(lines), books), config.bos, dtype=torch.int64, device=device)
+        offsets = np.arange(books)[None, :]  # [1, K]
+        for step in range(steps):
+            inputs = current[:, None].expand(-1, sides, -1).reshape(-1, books)
+            logits = decoding.step(condition[:, :, step].flatten(0, 1), inputs)[..., : config.codebook_size]
+            logits = logits.unflatten(0, (len(lines), sides))  # [N, 1 or 2, K, card]
+            if sides == 2:
+                conditional, unconditional = logits.log_softmax(-1).unbind(1)
+                mixed = unconditional + how.guidance * (conditional - unconditional)
+            else:
+                mixed = logits[:, 0]
+            draws = [unit_draw(how.seed, line.number, step - k, k) for line in lines for k in range(books)]
+            drawn = choose(mixed.flatten(0, 1), draws, how.temperature, how.top_k).view(-1, books).cpu().numpy()  # [N, K]
+            place = step - offsets  # frame that each book speaks now, [1, K]
+            inside = (place >= 0) & (place < frames)  # [N, K]
+            spoken = np.where(inside, drawn, np.where(place < 0, config.bos, config.eos))
+            for k in range(min(books, step + 1)):
+                codes[:, k, step - k] = spoken[:, k]
+            current = torch.from_numpy(spoken).to(device)
+            done = step - books + 1  # this frame has all its books now
+            yield [
+                codes[row, :, max(done, 0) : done + 1 if 0 <= done < plan.frames else max(done, 0)].astype(np.uint16)
+                for row, plan in enumerate(planned)
+            ]
+
+
+def speak_many(stages: Sequence[Stage], lines: Sequence[Line], how: Sampling) -> list[NDArray[np.uint16]]:
+    """Codes uint16 [K, T] of each line; see `speak_in_steps`."""
+    parts: list[list[NDArray[np.uint16]]] = [[] for _ in lines]
+    for step in speak_in_steps(stages, lines, how):
+        for kept, frame in zip(parts, step, strict=True):
+            kept.append(frame)
+    return [np.concatenate(kept, axis=1) for kept in parts]
+
+
 def speak(
     stages: Sequence[Stage],
     phonemes: NDArray[Any],
@@ -136,62 +254,11 @@ def speak(
     language: int = 0,
     durations: NDArray[Any] | None = None,
 ) -> NDArray[np.uint16]:
-    """Codes of a spoken utterance.
-
-    Args:
-        stages: all stages of a model, in order; one that holds everything will do.
-        phonemes: ids [P]. word_starts: 0 or 1 [P].
-        seed: of the draws. temperature, top_k: as in `choose`.
-        guidance: weight of classifier-free guidance: unconditional + guidance * (conditional - unconditional), both computed in
-            one batch of two; 1 switches it off.
-        rate: factor on the durations: 1.4 is slower, 0.7 faster. The number of frames is exactly round(rate * their sum).
-        speaker: float [E] or None. language: id.
-        durations: frames per phoneme [P] in place of the predicted ones.
-
-    Returns: uint16 [K, T].
+    """Codes uint16 [K, T] of one utterance; the arguments are those of `Line` and `Sampling`.
 
     Raises:
-        HocketError: NO_PHONEMES, INPUT_INVALID or OPTION_INVALID.
+        HocketError: NO_PHONEMES, INPUT_INVALID, OPTION_INVALID or STAGES_INVALID.
     """
-    front, config = stages[0], stages[0].config
-    if not rate > 0 or not guidance >= 0 or not temperature >= 0:
-        raise HocketError(Code.OPTION_INVALID, "rate must be above 0; guidance and temperature must not be negative")
-    if not front.spec.is_first or not stages[-1].spec.is_last or len(stages) != front.spec.n_stages:
-        raise HocketError(Code.STAGES_INVALID, f"{len(stages)} of {front.spec.n_stages}", remedy="give all stages in order")
-    with torch.inference_mode():
-        states, predicted = _encode(front, phonemes, word_starts, speaker, language)
-        natural = np.maximum(np.expm1(predicted[0].double().cpu().numpy()), 1.0) if durations is None else durations
-        lengths = stretch(natural, rate)
-        frames = int(lengths.sum())
-        if frames > config.max_frames:
-            what = f"{frames} frames, at most {config.max_frames}"
-            raise HocketError(Code.INPUT_INVALID, what, remedy="speak shorter sentences")
-        guided = guidance != 1.0
-        rows, device = (2 if guided else 1), states.device
-        dropped = torch.tensor([False, True], device=device) if guided else None
-        condition = front.text.condition(
-            states.expand(rows, -1, -1),
-            torch.from_numpy(lengths)[None].to(device).expand(rows, -1),
-            torch.tensor([frames] * rows, device=device),
-            dropped,
-            _CALM,
-        )
-        books, steps = config.n_codebooks, frames + config.n_codebooks - 1
-        decoding = Decoding(stages, rows, steps)
-        codes = torch.full((books, frames), config.eos, dtype=torch.int64, device=device)
-        current = torch.full((books,), config.bos, dtype=torch.int64, device=device)
-        for step in range(steps):
-            logits = decoding.step(condition[:, step], current.expand(rows, -1))[..., : config.codebook_size]
-            if guided:
-                conditional, unconditional = logits.log_softmax(-1).unbind(0)
-                mixed = unconditional + guidance * (conditional - unconditional)
-            else:
-                mixed = logits[0]
-            drawn = choose(mixed, [unit_draw(seed, step - k, k) for k in range(books)], temperature, top_k)
-            for k in range(books):
-                if 0 <= step - k < frames:
-                    codes[k, step - k] = drawn[k]
-                    current[k] = drawn[k]
-                else:
-                    current[k] = config.bos if step < k else config.eos
-    return codes.cpu().numpy().astype(np.uint16)
+    how = Sampling(seed=seed, temperature=temperature, top_k=top_k, guidance=guidance, rate=rate)
+    line = Line(phonemes, word_starts, speaker=speaker, language=language, durations=durations)
+    return speak_many(stages, [line], how)[0]

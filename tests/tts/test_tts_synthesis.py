@@ -15,8 +15,9 @@ from tts import delay
 from tts.dropout import PassContext
 from tts.durations import fit, stretch
 from tts.reference import InnerSettings, ReferenceTrainer, cut_microbatches
+from tts.sampling import choose, unit_draw
 from tts.stages import Stage, build_stages, collate
-from tts.synthesis import choose, predict_durations, speak, unit_draw
+from tts.synthesis import Line, Sampling, predict_durations, speak, speak_in_steps, speak_many
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_stretch_at_rate_one_changes_nothing() -> None:
 
 def test_choice_follows_the_probabilities() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.2, 1e-9]]).log()
-    draws = [unit_draw(9, frame, 0) for frame in range(4000)]
+    draws = [unit_draw(9, 0, frame, 0) for frame in range(4000)]
     counts = np.bincount([int(choose(logits, [draw], 1.0, 0)) for draw in draws], minlength=4) / len(draws)
     assert np.abs(counts - [0.5, 0.3, 0.2, 0]).max() < 0.03
     assert {int(choose(logits, [draw], 1.0, 2)) for draw in draws} == {0, 1}
@@ -152,3 +153,69 @@ def test_bad_requests_are_refused() -> None:
     with pytest.raises(HocketError) as caught:
         speak(stages, np.array([1] * 10), np.array([0] * 10), durations=np.array([600] * 10))
     assert caught.value.code is Code.INPUT_INVALID
+
+
+FIXED_LINES = 4
+
+
+def fixed_lines(config) -> list[Line]:  # type: ignore[no-untyped-def]
+    """Lines of different lengths, as a batch of sentences has them."""
+    utterances = make(FIXED_LINES, seed=12, config=config)
+    return [Line(u.phonemes, u.word_starts, number=index, durations=u.durations) for index, u in enumerate(utterances)]
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.0])
+def test_lines_are_spoken_alike_alone_in_a_batch_and_streamed(guidance: float) -> None:
+    config = small_config()
+    stages = build_stages(config, 2, seed=3)
+    how = Sampling(seed=7, temperature=0.9, top_k=0, guidance=guidance)
+    lines = fixed_lines(config)
+    together = speak_many(stages, lines, how)
+    assert len({codes.shape[1] for codes in together}) > 1, "the lines differ in length"
+    for line, codes in zip(lines, together, strict=True):
+        assert np.array_equal(speak_many(stages, [line], how)[0], codes)
+        streamed = [frame for (frame,) in speak_in_steps(stages, [line], how)]
+        assert {frame.shape[1] for frame in streamed} <= {0, 1}
+        assert np.array_equal(np.concatenate(streamed, axis=1), codes)
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.0])
+def test_drawn_speech_with_cached_keys_is_what_the_whole_sequence_draws(guidance: float) -> None:
+    config = small_config()
+    stages = build_stages(config, 2, seed=5)
+    (utterance,) = make(1, seed=3, config=config)
+    how = Sampling(seed=11, temperature=0.8, top_k=6, guidance=guidance)
+    line = Line(utterance.phonemes, utterance.word_starts, number=2, durations=utterance.durations)
+    (codes,) = speak_many(stages, [line], how)
+    spoken = type(utterance)(**{**vars(utterance), "codes": codes})
+    batch, ctx = collate([spoken, spoken], config), PassContext()
+    with torch.no_grad():
+        states, _ = stages[0].text.encode(batch.phonemes, batch.word_starts, batch.n_phonemes, batch.speaker, batch.language, ctx)
+        hidden = stages[0].text.condition(states, batch.durations, batch.n_frames, torch.tensor([False, True]), ctx)
+        hidden = hidden + stages[0].codes(batch.codes, batch.n_frames, ctx)
+        for stage in stages:
+            hidden = stage._run_blocks(hidden, ctx)
+        given_text, without = stages[-1].heads.logits(hidden)[..., : config.codebook_size].log_softmax(-1)
+    mixed = without + guidance * (given_text - without)  # [S, K, card]
+    again = np.empty_like(codes)
+    for book in range(config.n_codebooks):
+        for frame in range(codes.shape[1]):
+            draw = unit_draw(how.seed, line.number, frame, book)
+            again[book, frame] = int(choose(mixed[frame + book, book][None], [draw], how.temperature, how.top_k))
+    assert np.array_equal(again, codes)
+
+
+def test_a_line_s_number_names_its_draws() -> None:
+    config = small_config()
+    stages = build_stages(config, 1, seed=1)
+    (utterance,) = make(1, seed=4, config=config)
+    lines = [Line(utterance.phonemes, utterance.word_starts, number=number, durations=utterance.durations) for number in (0, 1, 0)]
+    first, second, third = speak_many(stages, lines, Sampling(temperature=1.0))
+    assert np.array_equal(first, third) and not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": float("nan")}, {"guidance": -1.0}, {"temperature": -0.1}, {"top_k": -1}])
+def test_sampling_that_cannot_be_honoured_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(HocketError) as caught:
+        Sampling(**wrong)
+    assert caught.value.code is Code.OPTION_INVALID
