@@ -42,6 +42,7 @@ class Code(IntEnum):
     MANIFEST_INVALID = 210
     CID_INVALID = 211
     TEXT_NOT_SPOKEN = 212
+    SUBTITLES_UNREADABLE = 216
 
     COORDINATOR_UNREACHABLE = 301
     COORDINATOR_KEY_MISMATCH = 302
@@ -130,6 +131,9 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.TEXT_NOT_SPOKEN: ErrorSpec(
         "a recording does not say its text", "check the transcript and its language, or leave the clip out", EXIT_INPUT
+    ),
+    Code.SUBTITLES_UNREADABLE: ErrorSpec(
+        "a subtitle file cannot be read", "mend the line named here, or save the file again as SRT or WebVTT in UTF-8", EXIT_INPUT
     ),
     Code.COORDINATOR_UNREACHABLE: ErrorSpec(
         "the coordinator does not answer", "check the network, and ask its organiser whether the run is up", EXIT_NETWORK
