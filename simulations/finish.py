@@ -206,7 +206,8 @@ async def finish(order: Order) -> Outcome:
 
     from tokenizer.shards import read_shard
     from tts.evaluate_loss import text_check
-    from tts.voice import Speaking, load_voice, write_speech
+    from tts.synthesis import Sampling
+    from tts.voice import load_voice, write_speech
 
     torch.set_num_threads(order.threads)
     out = Path(order.out)
@@ -223,7 +224,7 @@ async def finish(order: Order) -> Outcome:
     check = text_check([voice.stage], heldout, seed=order.seed, shuffles=order.shuffles)
     # A sentence of middle length: neither a single word nor the longest of all.
     text = order.text or sorted(heldout, key=lambda row: (int(row.n_frames), row.id))[len(heldout) // 2].text
-    spoken = write_speech(voice, text, out / "sample.wav", Speaking(seed=order.seed))
+    spoken = write_speech(voice, text, out / "sample.wav", Sampling(seed=order.seed))
     from simulations.plots import draw_losses, draw_spectrogram
 
     draw_spectrogram(out / "spectrogram.png", spoken.samples, spoken.sample_rate, text)

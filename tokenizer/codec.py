@@ -32,6 +32,7 @@ class Codec(ABC):
         hop: samples a frame.
         n_codebooks: codebooks in use, K; a codec with more than that leaves the later ones out.
         codebook_size: codes are in [0, codebook_size).
+        decode_context: frames on each side of a frame that have a part in its sound; None where the sound depends on all frames.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Codec(ABC):
     hop: int
     n_codebooks: int
     codebook_size: int
+    decode_context: int | None = None
 
     @property
     def frame_rate(self) -> float:

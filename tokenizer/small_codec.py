@@ -211,6 +211,8 @@ class SmallCodec(Codec):
         self.hop = net.config.hop
         self.codebook_size = net.config.codebook_size
         self.n_codebooks = check_n_codebooks(n_codebooks, net.config.n_codebooks)
+        # 3 frames a convolution, and the frames that overlap in the sound.
+        self.decode_context = 3 * (net.config.decoder_layers + 1) + net.config.n_fft // net.config.hop
 
     @classmethod
     def untrained(cls, config: SmallCodecConfig, *, seed: int = 0, n_codebooks: int | None = None) -> SmallCodec:

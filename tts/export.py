@@ -1,13 +1,14 @@
 """A trained model as a folder that stands alone: `model.safetensors`, `config.json` and the codec beside them.
 
 config.json  {"format": "hocket-export/1", "model": {...}, "phonemes": [...], "languages": [...], "speakers": [...],
-              "origin": {...}}
+              "voices": {name: [...]}, "origin": {...}}
 codec/       the codec's own folder
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -36,6 +37,7 @@ class Card:
 
     Args:
         config: of the model. phonemes: symbols by id. languages, speakers: names by id.
+        voices: embedding [E] by name of the speakers that the model can tell apart; empty for a model of one voice.
         origin: where the model came from (run, round, CID, licences); for people.
     """
 
@@ -43,6 +45,7 @@ class Card:
     phonemes: tuple[str, ...]
     languages: tuple[str, ...]
     speakers: tuple[str, ...] = ()
+    voices: dict[str, tuple[float, ...]] = field(default_factory=dict)
     origin: dict[str, Any] = field(default_factory=dict)
 
 
@@ -89,6 +92,7 @@ def write_export(path: Path, weights: Mapping[str, NDArray[Any]], card: Card, co
         "phonemes": list(card.phonemes),
         "languages": list(card.languages),
         "speakers": list(card.speakers),
+        "voices": {name: list(embedding) for name, embedding in card.voices.items()},
         "origin": card.origin,
     }
     building: Path | None = None
@@ -132,6 +136,7 @@ def read_card(path: Path) -> Card:
         phonemes=_names(about, "phonemes", source),
         languages=_names(about, "languages", source),
         speakers=_names(about, "speakers", source),
+        voices=_voices(about, config, source),
         origin=origin if isinstance(origin, dict) else {},
     )
     if len(card.phonemes) != config.n_phonemes:
@@ -144,6 +149,17 @@ def _names(about: Mapping[str, Any], key: str, source: Path) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise HocketError(Code.CHECKPOINT_INVALID, f"{source}: {key} must be a list of names")
     return tuple(values)
+
+
+def _voices(about: Mapping[str, Any], config: ModelConfig, source: Path) -> dict[str, tuple[float, ...]]:
+    voices = about.get("voices", {})
+    if not isinstance(voices, dict):
+        raise HocketError(Code.CHECKPOINT_INVALID, f"{source}: voices must be an object")
+    for name, embedding in voices.items():
+        numbers = isinstance(embedding, list) and all(type(value) in (int, float) and math.isfinite(value) for value in embedding)
+        if not numbers or len(embedding) != config.speaker_dim:
+            raise HocketError(Code.CHECKPOINT_INVALID, f"{source}: the voice {name!r} is not {config.speaker_dim} numbers")
+    return {name: tuple(float(value) for value in embedding) for name, embedding in voices.items()}
 
 
 def load_export(path: Path) -> Export:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,24 +15,14 @@ from numpy.typing import NDArray
 from common.errors import Code, HocketError
 from common.files import atomic_write
 from tokenizer.codec import Codec, load_codec
-from tokenizer.phonemes import PhonemeInventory, Phonemizer
-from tts.export import Export, is_export, load_export
-from tts.synthesis import speak
+from tokenizer.phoneme_lines import parse_phonemes
+from tokenizer.phonemes import PhonemeInventory, PhonemeText, Phonemizer
+from tts.export import Card, Export, is_export, load_export
+from tts.sentences import split_sentences
+from tts.synthesis import Line, Sampling, speak_in_steps, speak_many
 
-
-@dataclass(frozen=True)
-class Speaking:
-    """How to speak; see `tts.synthesis.speak`.
-
-    Args:
-        rate: factor on the durations: 1.4 is slower, 0.8 faster.
-    """
-
-    rate: float = 1.0
-    temperature: float = 0.6
-    top_k: int = 10
-    guidance: float = 2.0
-    seed: int = 0
+LINES_AT_A_TIME = 8
+BLOCK_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,56 +51,141 @@ def find_export(path: Path) -> Path:
 
 
 class Voice:
-    """A loaded export that speaks text of its first language.
+    """A loaded export, ready to speak.
 
     Args:
         export: of `tts.export.load_export`.
         language: one of the export's tags; None: the first.
+        speaker: one of the export's speakers; None: the first that it has an embedding of.
 
     Raises:
-        HocketError: LANGUAGE_REFUSED, CODEC_UNREADABLE, CHECKPOINT_INVALID.
+        HocketError: LANGUAGE_REFUSED, OPTION_INVALID (speaker), CODEC_UNREADABLE, CHECKPOINT_INVALID.
     """
 
-    def __init__(self, export: Export, language: str | None = None) -> None:
-        languages = export.card.languages
-        if not languages:
+    def __init__(self, export: Export, language: str | None = None, speaker: str | None = None) -> None:
+        card = export.card
+        if not card.languages:
             raise HocketError(Code.CHECKPOINT_INVALID, "the export names no language")
-        if language is not None and language not in languages:
-            raise HocketError(Code.LANGUAGE_REFUSED, f"{language!r}; the export speaks {', '.join(languages)}")
-        self.language = language or languages[0]
-        self._language_id = languages.index(self.language) if export.card.config.n_languages > 1 else 0
+        if language is not None and language not in card.languages:
+            raise HocketError(Code.LANGUAGE_REFUSED, f"{language!r}; the export speaks {', '.join(card.languages)}")
+        self.language = language or card.languages[0]
+        self._language_id = card.languages.index(self.language) if card.config.n_languages > 1 else 0
+        self._speaker = _embedding(card, speaker)
         self.stage = export.stage
-        self._inventory = PhonemeInventory(export.card.phonemes)
-        self._phonemizer = Phonemizer(self.language)
+        self._inventory = PhonemeInventory(card.phonemes)
+        self._phonemizer: Phonemizer | None = None
         self.codec: Codec = load_codec(export.codec_folder)
 
-    def speak(self, text: str, how: Speaking | None = None) -> Spoken:
-        """Speak one text.
+    def _read(self, text: str) -> PhonemeText:
+        if self._phonemizer is None:  # phonemes that a person wrote need no reader
+            self._phonemizer = Phonemizer(self.language)
+        return self._phonemizer.phonemize(text)
 
-        Raises:
-            HocketError: NO_PHONEMES, INPUT_INVALID, OPTION_INVALID.
-        """
-        how = how or Speaking()
-        started = time.perf_counter()
-        read = self._phonemizer.phonemize(text)
-        codes = speak(
-            [self.stage],
+    def _line(self, read: PhonemeText, number: int) -> Line:
+        return Line(
             self._inventory.encode(read.phonemes),
             np.array(read.word_starts, np.uint8),
-            seed=how.seed,
-            temperature=how.temperature,
-            top_k=how.top_k,
-            guidance=how.guidance,
-            rate=how.rate,
+            number=number,
+            speaker=self._speaker,
             language=self._language_id,
         )
-        samples = self.codec.decode(codes)
+
+    def lines(self, text: str) -> list[Line]:
+        """The sentences of a text, numbered from 0.
+
+        Raises:
+            HocketError: NO_PHONEMES.
+        """
+        sentences = split_sentences(text)
+        if not sentences:
+            raise HocketError(Code.NO_PHONEMES, "nothing to say")
+        return [self._line(self._read(sentence), number) for number, sentence in enumerate(sentences)]
+
+    def lines_of_phonemes(self, text: str) -> list[Line]:
+        """The lines of a text in phonemes (see `tokenizer.phoneme_lines`), numbered from 0; empty lines are left out.
+
+        Raises:
+            HocketError: NO_PHONEMES, also for symbols that the export does not know.
+        """
+        written = [line for line in text.splitlines() if line.strip()]
+        if not written:
+            raise HocketError(Code.NO_PHONEMES, "nothing to say")
+        return [self._line(parse_phonemes(line), number) for number, line in enumerate(written)]
+
+    def codes(self, lines: Sequence[Line], how: Sampling) -> list[NDArray[np.uint16]]:
+        """Codes [K, T] of each line, spoken some at a time; which ones go together changes nothing."""
+        groups = [lines[start : start + LINES_AT_A_TIME] for start in range(0, len(lines), LINES_AT_A_TIME)]
+        return [codes for group in groups for codes in speak_many([self.stage], group, how)]
+
+    def speak(self, text: str, how: Sampling | None = None) -> Spoken:
+        """Speak a text as a whole.
+
+        Raises:
+            HocketError: NO_PHONEMES, INPUT_INVALID.
+        """
+        return self.speak_lines(self.lines(text), how)
+
+    def speak_lines(self, lines: Sequence[Line], how: Sampling | None = None) -> Spoken:
+        """Speak lines one after the other."""
+        started = time.perf_counter()
+        samples = np.concatenate([self.codec.decode(codes) for codes in self.codes(lines, how or Sampling())])
         return Spoken(samples, self.codec.sample_rate, time.perf_counter() - started)
 
+    def stream(self, lines: Iterable[Line], how: Sampling | None = None) -> Iterator[NDArray[np.float32]]:
+        """Speak lines one after the other and give the samples [N] as soon as they are there.
 
-def load_voice(path: Path, language: str | None = None) -> Voice:
-    """Load an export folder, ready to speak."""
-    return Voice(load_export(path), language)
+        The codes are those of `speak_lines`. With a codec whose sound depends on neighbouring frames alone the samples come
+        every half second, otherwise a line at a time.
+        """
+        for line in lines:
+            frames = (step[0] for step in speak_in_steps([self.stage], [line], how or Sampling()))
+            yield from decode_in_blocks(self.codec, frames, max(1, round(BLOCK_S * self.codec.frame_rate)))
+
+
+def _embedding(card: Card, speaker: str | None) -> NDArray[np.float32] | None:
+    if speaker is None:
+        first = next(iter(card.voices.values()), None)
+        return None if first is None else np.array(first, np.float32)
+    if speaker in card.voices:
+        return np.array(card.voices[speaker], np.float32)
+    if not card.voices and card.speakers == (speaker,):  # its one voice, by name
+        return None
+    known = ", ".join(card.voices or card.speakers) or "none by name"
+    raise HocketError(Code.OPTION_INVALID, f"the export has no speaker {speaker!r}; it has {known}", remedy="name one of these")
+
+
+def decode_in_blocks(
+    codec: Codec, frames: Iterable[NDArray[np.uint16]], block_frames: int
+) -> Iterator[NDArray[np.float32]]:
+    """Decode codes as they come.
+
+    A block waits for as many frames after it as the codec's sound looks ahead, and is decoded with as many before it; where the
+    codec looks arbitrarily far, everything is decoded at the end.
+
+    Args:
+        frames: codes uint16 [K, n] one after the other, n may be 0.
+        block_frames: frames of a block.
+
+    Yields: samples float32 [N].
+    """
+    context = codec.decode_context
+    held: NDArray[np.uint16] | None = None  # frames from `first` on
+    first = said = 0  # frames: the first that is held; how many have been given out
+    for part in frames:
+        held = part if held is None else np.concatenate([held, part], axis=1)
+        while context is not None and first + held.shape[1] >= said + block_frames + context:
+            window = held[:, : said - first + block_frames + context]
+            yield codec.decode(window)[(said - first) * codec.hop : (said - first + block_frames) * codec.hop]
+            said += block_frames
+            dropped = max(0, said - context - first)
+            held, first = held[:, dropped:], first + dropped
+    if held is not None and first + held.shape[1] > said:
+        yield codec.decode(held)[(said - first) * codec.hop :]
+
+
+def load_voice(path: Path, language: str | None = None, speaker: str | None = None) -> Voice:
+    """Load an export folder, ready to speak; see `Voice`."""
+    return Voice(load_export(path), language, speaker)
 
 
 def write_wav(path: Path, samples: NDArray[np.float32], sample_rate: int) -> None:
@@ -120,7 +196,7 @@ def write_wav(path: Path, samples: NDArray[np.float32], sample_rate: int) -> Non
     atomic_write(path, buffer.getvalue())
 
 
-def write_speech(voice: Voice, text: str, out: Path, how: Speaking | None = None) -> Spoken:
+def write_speech(voice: Voice, text: str, out: Path, how: Sampling | None = None) -> Spoken:
     """Speak `text` into the WAV file `out`."""
     spoken = voice.speak(text, how)
     write_wav(out, spoken.samples, spoken.sample_rate)

@@ -209,12 +209,16 @@ def test_a_line_s_number_names_its_draws() -> None:
     config = small_config()
     stages = build_stages(config, 1, seed=1)
     (utterance,) = make(1, seed=4, config=config)
-    lines = [Line(utterance.phonemes, utterance.word_starts, number=number, durations=utterance.durations) for number in (0, 1, 0)]
+    u = utterance
+    lines = [Line(u.phonemes, u.word_starts, number=number, durations=u.durations) for number in (0, 1, 0)]
     first, second, third = speak_many(stages, lines, Sampling(temperature=1.0))
     assert np.array_equal(first, third) and not np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": float("nan")}, {"guidance": -1.0}, {"temperature": -0.1}, {"top_k": -1}])
+WRONG = [{"rate": 0.0}, {"rate": float("nan")}, {"guidance": -1.0}, {"temperature": -0.1}, {"top_k": -1}]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_sampling_that_cannot_be_honoured_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(HocketError) as caught:
         Sampling(**wrong)
