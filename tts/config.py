@@ -1,11 +1,12 @@
-"""The shape of a model and its cut into stages. Imports no torch: the coordinator reads this file too.
+"""The shape of a model. Imports no torch: the coordinator reads this file too.
 
-Sizes follow the design's table: `test` and `demo` run on CPUs, `base` (0.3 B), `large` (1.3 B) and `xl` (6.6 B) are for GPUs.
+Sizes follow the design's table: `test` and `demo` run on CPUs, `base` (0.3 B), `large` (1 B) and `xl` (3 B) are for GPUs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -40,6 +41,8 @@ class ModelConfig(BaseModel):
         codebook_weights: weight of each codebook in the objective; normalised to sum to 1. None: all equal.
         duration_weight: weight of the duration loss in the objective.
         max_frames: longest utterance accepted.
+        cuts: where each stage's decoder blocks end, for a cut into that many stages that was fitted to unequal cards; None:
+            stages of about equal cost.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,6 +69,7 @@ class ModelConfig(BaseModel):
     codebook_weights: tuple[float, ...] | None = None
     duration_weight: float = Field(default=1.0, ge=0)
     max_frames: int = Field(default=4096, ge=1, le=1_000_000)
+    cuts: tuple[int, ...] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelConfig:
@@ -78,6 +82,11 @@ class ModelConfig(BaseModel):
                 raise ValueError("codebook_weights must have one weight a codebook")
             if min(self.codebook_weights) < 0 or sum(self.codebook_weights) <= 0:
                 raise ValueError("codebook_weights must not be negative, nor all zero")
+        if self.cuts is not None:
+            ends = (0, *self.cuts)
+            inner = [stop - start for start, stop in pairwise(ends)][1:-1]
+            if not self.cuts or self.cuts[-1] != self.n_layers or list(ends) != sorted(ends) or 0 in inner:
+                raise ValueError("cuts must rise to n_layers, and only the first and the last stage may do without a block")
         return self
 
     @property
@@ -150,11 +159,11 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "speaker_dim": 192,
     },
     "large": {
-        "d_model": 2048, "n_layers": 24, "n_heads": 16, "text_dim": 512, "text_layers": 8, "frame_layers": 4, "duration_dim": 256,
+        "d_model": 2048, "n_layers": 20, "n_heads": 16, "text_dim": 512, "text_layers": 8, "frame_layers": 4, "duration_dim": 256,
         "speaker_dim": 192, "max_frames": 8192,
     },
     "xl": {
-        "d_model": 4096, "n_layers": 32, "n_heads": 32, "text_dim": 768, "text_layers": 8, "frame_layers": 4, "duration_dim": 384,
+        "d_model": 3072, "n_layers": 26, "n_heads": 24, "text_dim": 768, "text_layers": 8, "frame_layers": 4, "duration_dim": 384,
         "speaker_dim": 192, "max_frames": 8192,
     },
 }  # fmt: skip
@@ -213,61 +222,3 @@ class StageSpec:
     @property
     def layers(self) -> range:
         return range(self.first_layer, self.last_layer)
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Multiply-adds of one frame in the forward pass, by part."""
-
-    front: float
-    block: float
-    heads: float
-
-
-def costs(config: ModelConfig) -> Costs:
-    """What the parts of a model cost, relative to each other."""
-    d, text, mult = config.d_model, config.text_dim, config.conv_mult
-    block = 4 * d * d + 3 * d * config.ffn_dim + NOMINAL_FRAMES * d
-    per_phoneme = config.text_layers * (2 * mult * text * text + config.conv_kernel * text) + 4 * text * config.duration_dim
-    frames = config.frame_layers * (2 * mult * d * d + config.conv_kernel * d) + d * (text / NOMINAL_FRAMES_PER_PHONEME + 3)
-    front = per_phoneme / NOMINAL_FRAMES_PER_PHONEME + frames + config.n_codebooks * d
-    return Costs(front=front, block=block, heads=d * config.n_codebooks * (config.codebook_size + 1))
-
-
-def max_stages(config: ModelConfig) -> int:
-    """Most stages a model can be cut into: the first and the last may do without a decoder block, the others may not."""
-    return config.n_layers + 2
-
-
-def partition(config: ModelConfig, n: int) -> list[StageSpec]:
-    """Cut a model into `n` contiguous stages so that the dearest stage is as cheap as can be.
-
-    Among equally good cuts the one with the smaller sum of squared costs wins, then the one whose earlier stages are shorter;
-    so every process finds the same cut.
-
-    Raises:
-        HocketError: STAGES_INVALID outside 1 .. n_layers + 2.
-    """
-    limit = max_stages(config)
-    if not 1 <= n <= limit:
-        raise HocketError(Code.STAGES_INVALID, f"{n} stages for {config.n_layers} layers", remedy=f"use 1 to {limit} stages")
-    layers, cost = config.n_layers, costs(config)
-
-    def stage_cost(index: int, blocks: int) -> float:
-        return blocks * cost.block + (cost.front if index == 0 else 0.0) + (cost.heads if index == n - 1 else 0.0)
-
-    # best[used] = (dearest stage, sum of squares, cuts) of the stages so far when they hold `used` blocks.
-    best: dict[int, tuple[float, float, tuple[int, ...]]] = {0: (0.0, 0.0, ())}
-    for index in range(n):
-        least = 0 if index in (0, n - 1) else 1
-        following: dict[int, tuple[float, float, tuple[int, ...]]] = {}
-        for used, (dearest, squares, cuts) in best.items():
-            for blocks in range(least, layers - used + 1):
-                total = used + blocks
-                here = stage_cost(index, blocks)
-                option = (max(dearest, here), squares + here * here, (*cuts, total))
-                if total not in following or option < following[total]:
-                    following[total] = option
-        best = following
-    cuts = best[layers][2]
-    return [StageSpec(index=i, n_stages=n, first_layer=cuts[i - 1] if i else 0, last_layer=cuts[i]) for i in range(n)]

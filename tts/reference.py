@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from tts.batch import TextBatch, UtteranceLike, collate, own_tensor
-from tts.config import ModelConfig, partition
+from tts.config import ModelConfig
 from tts.dropout import PassContext
 from tts.optimizer import StageOptimizer
+from tts.partition import partition
 from tts.schedule import lr_at
 from tts.stages import BoundStage, Stage, Sums, build_stages
 

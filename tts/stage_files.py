@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from common.errors import Code, HocketError
 from protocol.tensors import TensorInfo, read_checked, write_tensors
 from tts.batch import own_tensor
-from tts.config import ModelConfig, partition
+from tts.config import ModelConfig
+from tts.partition import partition
 from tts.stages import Stage, build_stage
 
 

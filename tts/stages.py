@@ -15,11 +15,12 @@ from torch.func import functional_call
 
 from common.errors import Code, HocketError
 from tts.batch import Side, TextBatch, UtteranceLike, collate, hidden_shape, own_tensor
-from tts.config import ModelConfig, StageSpec, partition
+from tts.config import ModelConfig, StageSpec
 from tts.decoder import Block, CodeEmbedding, input_dropout, rotary
 from tts.dropout import PassContext
 from tts.heads import Heads
 from tts.initial import initialise
+from tts.partition import partition
 from tts.text_front import TextFront
 
 __all__ = [

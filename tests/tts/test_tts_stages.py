@@ -12,8 +12,8 @@ from made_up_utterances import CARD, CODEBOOKS, make, small_config
 
 from common.errors import Code, HocketError
 from tts.batch import Side, own_tensor
-from tts.config import partition
 from tts.dropout import PassContext, keep_mask
+from tts.partition import partition
 from tts.reference import cut_microbatches, forward_chain
 from tts.stages import build_stage, build_stages, collate, hidden_shape, merged_state
 from tts.text_front import expand
