@@ -16,7 +16,7 @@ Them All (forward-sum loss, prior, binarisation).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.errors import Code, HocketError
+from tokenizer.mas import mas, mas_of_blocks
 
 TEMPERATURE = 0.05
 BLANK = 0.0
@@ -37,51 +38,14 @@ PRIOR_FROM_CLIPS = 32
 HIDDEN = 128
 SPACE = 64
 MASKED = -1e4
-MAX_BATCH_CELLS = 4_000_000  # frames x phonemes x clips aligned at a time: bounds memory for long clips
+MAX_BATCH_CELLS = 4_000_000  # frames x phonemes (or symbols) x clips aligned at a time: 16 MB a table of scores
+
+STATISTICS_CLIPS = 4096  # mean and deviation of the features are taken from as many clips at most
+WINDOW_VALUES = 8_000_000  # features read ahead at a time: 32 MB
 
 Ids = NDArray[np.integer]
-
-
-def mas(log_probs: NDArray[np.floating], n_frames: Ids, n_phonemes: Ids) -> NDArray[np.int64]:
-    """Monotonic alignment search: the path with the highest sum, vectorised over the batch.
-
-    Every phoneme gets at least one frame. A tie stays on the later phoneme as the path is read backwards, so that all-zero
-    scores of 6 frames and 3 phonemes give the durations 1, 1, 4.
-
-    Args:
-        log_probs: [B, T, P], of phoneme p at frame t. What lies outside an utterance's lengths is not read.
-        n_frames: [B], each at least the utterance's n_phonemes.
-        n_phonemes: [B], each at least 1.
-
-    Returns:
-        Durations int64 [B, P]: frames a phoneme; each row sums to its n_frames.
-
-    Raises:
-        HocketError: TOO_FEW_FRAMES if an utterance has fewer frames than phonemes.
-    """
-    scores = np.asarray(log_probs, dtype=np.float64)
-    batch, frames, phonemes = scores.shape
-    n_frames, n_phonemes = np.asarray(n_frames, dtype=np.int64), np.asarray(n_phonemes, dtype=np.int64)
-    short = np.flatnonzero(n_frames < n_phonemes)
-    if len(short):
-        first = int(short[0])
-        raise HocketError(Code.TOO_FEW_FRAMES, f"{n_frames[first]} frames for {n_phonemes[first]} phonemes")
-    value = np.full((batch, phonemes), -np.inf)
-    value[:, 0] = scores[:, 0, 0]
-    moved = np.zeros((frames, batch, phonemes), dtype=bool)
-    step = np.full((batch, phonemes), -np.inf)
-    for frame in range(1, frames):
-        step[:, 1:] = value[:, :-1]
-        moved[frame] = step > value
-        value = np.maximum(value, step) + scores[:, frame]
-    durations = np.zeros((batch, phonemes), dtype=np.int64)
-    place = n_phonemes - 1
-    rows = np.arange(batch)
-    for frame in range(frames - 1, -1, -1):
-        inside = frame < n_frames
-        durations[rows, place] += inside
-        place = place - (inside & moved[frame, rows, place])
-    return durations
+Features = Sequence[NDArray[np.float32]] | Callable[[int], NDArray[np.float32]]
+"""float32 [T, D] of each utterance, or a function that reads those of one by its index: a corpus need not be in memory."""
 
 
 def beta_binomial(n_frames: Tensor, n_phonemes: Tensor) -> Tensor:
@@ -138,6 +102,28 @@ def _pad(phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]]) -> _B
     return _Batch(torch.from_numpy(ids), torch.from_numpy(frames), torch.tensor(n_phonemes), torch.tensor(n_frames))
 
 
+def _reader(features: Features) -> Callable[[int], NDArray[np.float32]]:
+    return features if callable(features) else features.__getitem__
+
+
+def _statistics(n_clips: int, read: Callable[[int], NDArray[np.float32]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and deviation [D] of the frames of at most STATISTICS_CLIPS clips, spread evenly over all; one clip in memory."""
+    total, squares, count = np.zeros(0), np.zeros(0), 0
+    origin = np.zeros(0)
+    chosen = np.unique(np.linspace(0, n_clips - 1, min(n_clips, STATISTICS_CLIPS)).astype(np.int64))
+    for index in chosen:
+        frames = read(int(index)).astype(np.float64)  # [T, D]
+        if not count:
+            # Sums of differences from a value near the mean: those of the squares then lose no digits.
+            origin = frames.mean(axis=0)
+            total, squares = np.zeros_like(origin), np.zeros_like(origin)
+        total += (frames - origin).sum(axis=0)
+        squares += np.square(frames - origin).sum(axis=0)
+        count += len(frames)
+    mean = total / count
+    return origin + mean, np.sqrt(np.maximum(squares / count - np.square(mean), 0.0))
+
+
 def _check(phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]]) -> None:
     for ids, frames in zip(phonemes, features, strict=True):
         if len(ids) == 0:
@@ -163,13 +149,11 @@ class Aligner:
         self.tensors = tensors
 
     @classmethod
-    def initial(
-        cls, n_symbols: int, phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]], seed: int
-    ) -> Aligner:
+    def initial(cls, n_symbols: int, phonemes: Sequence[Ids], features: Features, seed: int) -> Aligner:
         """Random weights from `seed`, the features' mean and deviation, and which symbols there are."""
-        frames = np.concatenate(features).astype(np.float64)  # [sum T, D]
+        mean, deviation = _statistics(len(phonemes), _reader(features))
         generator = torch.Generator().manual_seed(seed)
-        width = frames.shape[1]
+        width = len(mean)
         learnt = np.bincount(np.concatenate(phonemes).astype(np.int64), minlength=n_symbols)
 
         def uniform(*shape: int) -> Tensor:
@@ -180,8 +164,8 @@ class Aligner:
             return torch.zeros(size, requires_grad=True)
 
         return cls({
-            "mean": torch.tensor(frames.mean(axis=0), dtype=torch.float32),
-            "scale": torch.tensor(frames.std(axis=0) + 1e-5, dtype=torch.float32),
+            "mean": torch.tensor(mean, dtype=torch.float32),
+            "scale": torch.tensor(deviation + 1e-5, dtype=torch.float32),
             "learnt": torch.tensor(learnt > 0, dtype=torch.float32),
             "symbols": torch.randn((n_symbols, HIDDEN), generator=generator).requires_grad_(),
             "key.1": uniform(HIDDEN, HIDDEN), "key.1.bias": zeros(HIDDEN),
@@ -223,32 +207,51 @@ class Aligner:
         allowed[:, 0] = False
         return F.log_softmax(scores.masked_fill(~allowed[:, None], MASKED), dim=-1)
 
-    def align_all(
-        self, phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]]
-    ) -> list[tuple[NDArray[np.uint16], float]]:
+    def align_all(self, phonemes: Sequence[Ids], features: Features) -> list[tuple[NDArray[np.uint16], float]]:
         """(durations uint16 [P], score) of each utterance.
 
         The score is the mean over the frames of log p(symbol | frame) along the path. (Not of p(place | frame): that shrinks
-        as a text grows, for a frame cannot tell the places of one symbol apart.)
+        as a text grows, for a frame cannot tell the places of one symbol apart.) Features are read a window at a time and
+        long utterances are searched block by block: memory grows with neither.
 
         Args:
             phonemes: ids [P] of each utterance.
-            features: float32 [T, D] of each, T >= P.
+            features: float32 [T, D] of each, T >= P, or a function of its index that reads them.
 
         Raises:
-            HocketError: TOO_FEW_FRAMES, NO_PHONEMES.
+            HocketError: TOO_FEW_FRAMES, NO_PHONEMES, INPUT_INVALID (features of another codec, ids beyond the inventory).
         """
+        read = _reader(features)
+        results: list[tuple[NDArray[np.uint16], float]] = []
+        while len(results) < len(phonemes):
+            window: list[NDArray[np.float32]] = []
+            values = 0
+            while len(results) + len(window) < len(phonemes) and (not window or values < WINDOW_VALUES):
+                window.append(read(len(results) + len(window)))
+                values += window[-1].size
+            results.extend(self._align_window(phonemes[len(results) : len(results) + len(window)], window))
+        return results
+
+    def _align_window(
+        self, phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]]
+    ) -> list[tuple[NDArray[np.uint16], float]]:
         _check(phonemes, features)
+        self._check_fit(phonemes, features)
+        n_symbols = len(self.tensors["symbols"])
         order = sorted(range(len(phonemes)), key=lambda index: (len(features[index]), len(phonemes[index]), index))
-        results: list[tuple[NDArray[np.uint16], float] | None] = [None] * len(order)
+        results: dict[int, tuple[NDArray[np.uint16], float]] = {}
         start = 0
         while start < len(order):
-            widest, stop = 0, start
+            widest, stop = n_symbols, start
             while stop < len(order):
                 widest = max(widest, len(phonemes[order[stop]]))
-                if stop > start and len(features[order[stop]]) * widest * (stop + 1 - start) > MAX_BATCH_CELLS:
+                if len(features[order[stop]]) * widest * (stop + 1 - start) > MAX_BATCH_CELLS:
                     break
                 stop += 1
+            if stop == start:
+                results[order[start]] = self._align_long(phonemes[order[start]], features[order[start]])
+                start += 1
+                continue
             chosen = order[start:stop]
             batch = _pad([phonemes[index] for index in chosen], [features[index] for index in chosen])
             with torch.no_grad():
@@ -260,7 +263,38 @@ class Aligner:
                 on_path = symbols[row, np.arange(len(features[index])), np.repeat(phonemes[index].astype(np.int64), path)]
                 results[index] = (path.astype(np.uint16), float(on_path.mean()))
             start = stop
-        return [result for result in results if result is not None]
+        return [results[index] for index in range(len(phonemes))]
+
+    def _align_long(self, phonemes: Ids, features: NDArray[np.float32]) -> tuple[NDArray[np.uint16], float]:
+        """One utterance whose table of scores would be too large, block by block."""
+        n_block = max(64, MAX_BATCH_CELLS // max(len(phonemes), len(self.tensors["symbols"])))
+
+        def blocks() -> Iterator[tuple[int, int, _Batch]]:
+            """(first frame, frames of context before it, batch of one) of each block; one frame of context to each side."""
+            for first in range(0, len(features), n_block):
+                before = min(first, 1)
+                yield first, before, _pad([phonemes], [features[first - before : first + n_block + 1]])
+
+        def inside(table: Tensor, before: int) -> NDArray[np.float32]:
+            block: NDArray[np.float32] = table[0, before : before + n_block].numpy()
+            return block
+
+        with torch.no_grad():
+            durations = mas_of_blocks((inside(self.log_probs(batch), before) for _, before, batch in blocks()), len(phonemes))
+            path = np.repeat(phonemes.astype(np.int64), durations)
+            total = 0.0
+            for first, before, batch in blocks():
+                table = inside(self.symbol_log_probs(batch), before)
+                total += float(table[np.arange(len(table)), path[first : first + n_block]].sum(dtype=np.float64))
+        return durations.astype(np.uint16), total / len(features)
+
+    def _check_fit(self, phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]]) -> None:
+        n_symbols, width = len(self.tensors["symbols"]), len(self.tensors["mean"])
+        for ids, frames in zip(phonemes, features, strict=True):
+            if int(ids.max()) >= n_symbols or int(ids.min()) < 0:
+                raise HocketError(Code.INPUT_INVALID, f"phoneme {int(ids.max())} for an aligner of {n_symbols} symbols")
+            if frames.shape[1:] != (width,):
+                raise HocketError(Code.INPUT_INVALID, f"features of shape {frames.shape} for an aligner of {width} a frame")
 
     def align(self, phonemes: Ids, features: NDArray[np.float32]) -> tuple[NDArray[np.uint16], float]:
         """Durations uint16 [P] and score of one utterance; see `align_all`."""
@@ -269,7 +303,7 @@ class Aligner:
 
 def learn_alignment(
     phonemes: Sequence[Ids],
-    features: Sequence[NDArray[np.float32]],
+    features: Features,
     *,
     steps: int = 150,
     seed: int = 0,
@@ -280,7 +314,8 @@ def learn_alignment(
 
     Args:
         phonemes: ids [P] of each utterance, 0 not among them.
-        features: float32 [T, D] of each utterance, T >= P; a codec's dequantised latents.
+        features: float32 [T, D] of each utterance, T >= P; a codec's dequantised latents. Or a function that reads those of
+            an utterance by its index: one batch is in memory at a time then.
         steps: of AdamW, 12 utterances each; 150 are a few seconds of one core.
         seed: of the first weights and of the order of the utterances.
         n_symbols: size of the inventory; the highest id + 1 when not given.
@@ -291,7 +326,9 @@ def learn_alignment(
     """
     if not phonemes:
         raise HocketError(Code.CORPUS_TOO_SMALL, "no utterance to learn an alignment from")
-    _check(phonemes, features)
+    read = _reader(features)
+    if not callable(features):
+        _check(phonemes, features)  # all of them before the work begins; those that are read later, as they come
     use_prior = len(phonemes) >= PRIOR_FROM_CLIPS if prior is None else prior
     size = n_symbols or max(int(np.max(ids)) for ids in phonemes) + 1
     aligner = Aligner.initial(size, phonemes, features, seed)
@@ -303,7 +340,9 @@ def learn_alignment(
         while len(queue) < min(BATCH, len(phonemes)):
             queue.extend(int(index) for index in draw.permutation(len(phonemes)))
         chosen, queue = queue[:BATCH], queue[BATCH:]
-        batch = _pad([phonemes[index] for index in chosen], [features[index] for index in chosen])
+        texts, sounds = [phonemes[index] for index in chosen], [read(index) for index in chosen]
+        _check(texts, sounds)
+        batch = _pad(texts, sounds)
         log_probs = aligner.log_probs(batch)
         if use_prior:
             log_probs = F.log_softmax(log_probs + beta_binomial(batch.n_frames, batch.n_phonemes), dim=-1)
