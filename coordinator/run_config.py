@@ -27,10 +27,20 @@ class RunSection(_Section):
 
 
 class ModelSection(_Section):
-    """`[model]`: a preset of the model and the number of stages that it is cut into."""
+    """`[model]`: a preset of the model and the number of stages that it is cut into.
+
+    `stage_memory_mib`, where given, is what each stage may take of its card, in order: the model is cut to fit.
+    """
 
     preset: str
     stages: int = Field(ge=1, le=256)
+    stage_memory_mib: tuple[Positive, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_a_stage(self) -> ModelSection:
+        if self.stage_memory_mib and len(self.stage_memory_mib) != self.stages:
+            raise ValueError(f"stage_memory_mib has {len(self.stage_memory_mib)} values for {self.stages} stages")
+        return self
 
 
 class DataSection(_Section):

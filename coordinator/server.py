@@ -27,6 +27,7 @@ from coordinator.dataset import import_dataset
 from coordinator.door import MAX_MESSAGE_BYTES, Door
 from coordinator.driver import Driver
 from coordinator.journal import Journal
+from coordinator.model_choice import choose_model
 from coordinator.run import RunState
 from coordinator.run_config import RunConfig
 from coordinator.status import report_json
@@ -37,7 +38,6 @@ from protocol.generated import hocket_pb2_grpc
 from protocol.identity import MemberKey
 from protocol.ticket import Ticket
 from swarm.blocks import BlockStore
-from tts.config import preset
 
 logger = logging.getLogger(__name__)
 
@@ -149,11 +149,7 @@ class Coordinator:
                 )  # fmt: skip
             return
         dataset = import_dataset(config.data.manifest, config.data.languages, self._store, relative_to=self._folder)
-        codec = dataset.manifest.codec
-        model = preset(
-            config.model.preset, n_codebooks=codec["n_codebooks"], codebook_size=codec["codebook_size"],
-            n_phonemes=len(dataset.manifest.phonemes), n_languages=max(len(dataset.manifest.languages), 1),
-        )  # fmt: skip
+        model = choose_model(config, dataset.manifest)
         core.emit(
             "created", run_id=config.run.id, run_toml=self._text, stages=config.model.stages,
             model_config=model.model_dump(mode="json"), dataset=dataset.record(),
