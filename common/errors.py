@@ -42,6 +42,9 @@ class Code(IntEnum):
     MANIFEST_INVALID = 210
     CID_INVALID = 211
     TEXT_NOT_SPOKEN = 212
+    AUDIO_SILENT = 213
+    AUDIO_CLIPPED = 214
+    SCRIPT_MISMATCH = 215
     SUBTITLES_UNREADABLE = 216
 
     COORDINATOR_UNREACHABLE = 301
@@ -131,6 +134,11 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.TEXT_NOT_SPOKEN: ErrorSpec(
         "a recording does not say its text", "check the transcript and its language, or leave the clip out", EXIT_INPUT
+    ),
+    Code.AUDIO_SILENT: ErrorSpec("a recording is silent", "check that it is the right file, or leave it out", EXIT_INPUT),
+    Code.AUDIO_CLIPPED: ErrorSpec("a recording is clipped", "take it from a quieter source, or leave it out", EXIT_INPUT),
+    Code.SCRIPT_MISMATCH: ErrorSpec(
+        "a text is not in the script of its language", "check the language column, or leave the clip out", EXIT_INPUT
     ),
     Code.SUBTITLES_UNREADABLE: ErrorSpec(
         "a subtitle file cannot be read", "mend the line named here, or save the file again as SRT or WebVTT in UTF-8", EXIT_INPUT

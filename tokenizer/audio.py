@@ -1,19 +1,23 @@
-"""Recordings as arrays: reading any file that libsndfile knows, and resampling. numpy only."""
+"""Recordings as arrays: reading any file that libsndfile or FFmpeg knows, and saying what is wrong with a bad one."""
 
 from __future__ import annotations
 
-import functools
-import math
 from pathlib import Path
 
 import numpy as np
-import soundfile
+from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
+from tokenizer.audio_source import AudioSource
+from tokenizer.audio_stream import FFMPEG_SUFFIXES, AudioFacts, AudioStream
+from tokenizer.resampling import resample
 
-AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3")
-MIN_RATE, MAX_RATE = 4000, 200_000  # Hz; a rate far outside would need a huge table of taps
-BLOCK = 1 << 16  # output samples at a time: bounds the memory of the windows to some tens of MiB
+__all__ = ["AUDIO_SUFFIXES", "audio_files", "check_sound", "read_audio", "read_audio_and_facts", "resample"]
+
+AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".w64", ".caf", *FFMPEG_SUFFIXES)
+SILENT_PEAK = 1e-3  # -60 dB of full scale
+MAX_CLIPPED = 0.01
+MIN_SECONDS = 0.02
 
 
 def audio_files(folder: Path) -> list[Path]:
@@ -21,50 +25,48 @@ def audio_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file())
 
 
-def read_audio(path: Path, sample_rate: int) -> np.ndarray:
-    """Read a recording as float32 [N] in [-1, 1], channels averaged, at `sample_rate` Hz.
+def read_audio(
+    source: AudioSource | Path, sample_rate: int, *, start_s: float = 0.0, stop_s: float | None = None, max_s: float | None = None
+) -> NDArray[np.float32]:
+    """Read a recording as float32 [N], channels averaged, at `sample_rate` Hz; see `read_audio_and_facts`."""
+    return read_audio_and_facts(source, sample_rate, start_s=start_s, stop_s=stop_s, max_s=max_s)[0]
+
+
+def read_audio_and_facts(
+    source: AudioSource | Path, sample_rate: int, *, start_s: float = 0.0, stop_s: float | None = None, max_s: float | None = None
+) -> tuple[NDArray[np.float32], AudioFacts]:
+    """Samples float32 [N] at `sample_rate` Hz, channels averaged, and what the recording is like.
+
+    Args:
+        start_s, stop_s: the part that is read, in seconds.
+        max_s: a longer part is refused before all of it is in memory.
 
     Raises:
-        HocketError: AUDIO_UNREADABLE if libsndfile cannot read it, its rate is odd, it has no samples, or some are not finite.
+        HocketError: AUDIO_UNREADABLE if it cannot be read, its rate is odd, it has no samples, or some are not finite.
     """
-    try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (OSError, RuntimeError) as error:  # soundfile's own errors are RuntimeErrors
-        raise HocketError(Code.AUDIO_UNREADABLE, f"{path}: {error}") from error
-    if not MIN_RATE <= rate <= MAX_RATE:
-        raise HocketError(Code.AUDIO_UNREADABLE, f"{path} says it has {rate} samples a second")
-    if len(samples) == 0 or not np.isfinite(samples).all():
-        raise HocketError(Code.AUDIO_UNREADABLE, f"{path} has no samples, or some that are not finite")
-    return resample(np.ascontiguousarray(samples.mean(axis=1)), rate, sample_rate)
+    if isinstance(source, Path):
+        source = AudioSource(source)
+    with AudioStream(source, sample_rate, start_s=start_s, stop_s=stop_s) as stream:
+        blocks: list[NDArray[np.float32]] = []
+        length = 0
+        for block in stream.blocks():
+            blocks.append(block)
+            length += len(block)
+            if max_s is not None and length > max_s * sample_rate:
+                detail = f"{source.title} is longer than {max_s:g} s"
+                raise HocketError(Code.AUDIO_UNREADABLE, detail, remedy="cut it, or give it as a long recording")
+        return np.concatenate(blocks), stream.facts
 
 
-def resample(wav: np.ndarray, rate: int, target: int) -> np.ndarray:
-    """Band-limited resampling of float32 [N] from `rate` to `target` Hz; ceil(N * target / rate) samples.
+def check_sound(facts: AudioFacts, name: str) -> None:
+    """Refuse a clip of which nothing can be learnt.
 
-    A windowed-sinc interpolator (Hann, 16 zero crossings a side), cut at 0.95 of the lower Nyquist frequency.
+    Raises:
+        HocketError: AUDIO_UNREADABLE (too short), AUDIO_SILENT, AUDIO_CLIPPED.
     """
-    if rate == target:
-        return wav.astype(np.float32, copy=False)
-    common = math.gcd(rate, target)
-    up, down = target // common, rate // common
-    table = _interpolators(up, down)  # [up, taps]
-    half = table.shape[1] // 2
-    padded = np.concatenate([np.zeros(half, np.float32), wav.astype(np.float32, copy=False), np.zeros(half + 1, np.float32)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half)
-    n_out = -(-len(wav) * up // down)
-    out = np.empty(n_out, np.float32)
-    for start in range(0, n_out, BLOCK):
-        position = np.arange(start, min(n_out, start + BLOCK), dtype=np.int64) * down  # in 1 / up of an input sample
-        # Row w + 1 of `windows` holds input samples w - half + 1 to w + half, the places of the taps.
-        out[start : start + BLOCK] = np.einsum("nt,nt->n", windows[position // up + 1], table[position % up])
-    return out
-
-
-@functools.lru_cache(maxsize=8)
-def _interpolators(up: int, down: int) -> np.ndarray:
-    """Taps float32 [up, taps] that give the signal at each of `up` places between two samples, for a rate change by up / down."""
-    cut = 0.95 * min(1.0, up / down)
-    half = math.ceil(16 / cut)
-    distance = np.arange(-half + 1, half + 1)[None, :] - np.arange(up)[:, None] / up
-    window = 0.5 + 0.5 * np.cos(np.pi * np.clip(distance / half, -1, 1))
-    return np.asarray(cut * np.sinc(cut * distance) * window, dtype=np.float32)
+    if facts.seconds < MIN_SECONDS:
+        raise HocketError(Code.AUDIO_UNREADABLE, f"{name} lasts {facts.seconds * 1000:.1f} ms")
+    if facts.peak < SILENT_PEAK:
+        raise HocketError(Code.AUDIO_SILENT, f"{name} is silent (its peak is {facts.peak:.1e} of full scale)")
+    if facts.clipped > MAX_CLIPPED:
+        raise HocketError(Code.AUDIO_CLIPPED, f"{name}: {facts.clipped:.1%} of its samples are at full scale")

@@ -1,0 +1,176 @@
+"""Recordings read block by block are what they are as a whole, and a bad one says what is wrong with it."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import Code, HocketError
+from tokenizer.audio import check_sound, read_audio, read_audio_and_facts
+from tokenizer.audio_source import AudioSource
+from tokenizer.audio_stream import AudioStream
+from tokenizer.resampling import Resampler, resample
+
+RATES = (8000, 11025, 16000, 22050, 24000, 44100, 48000)
+
+
+def speech(seconds: float, rate: int = 16000, seed: int = 0) -> np.ndarray:
+    """Noise whose loudness goes up and down: compresses like nothing, clips nowhere."""
+    t = np.arange(int(seconds * rate)) / rate
+    noise = np.random.default_rng(seed).standard_normal(len(t)) * 0.1
+    return (noise * (1 + np.sin(2 * np.pi * 3 * t)) / 2).astype(np.float32)
+
+
+SIZES = st.lists(st.integers(0, 3000), min_size=1, max_size=12)
+
+
+@given(st.sampled_from(RATES), st.sampled_from((16000, 24000)), SIZES, st.integers(0, 99))
+@settings(max_examples=80, deadline=None)
+def test_resampling_in_blocks_is_resampling_the_whole_bit_by_bit(rate: int, target: int, sizes: list[int], seed: int) -> None:
+    wav = np.random.default_rng(seed).standard_normal(sum(sizes)).astype(np.float32)
+    resampler = Resampler(rate, target)
+    blocks = [resampler.push(block) for block in np.split(wav, np.cumsum(sizes)[:-1])]
+    made = np.concatenate([*blocks, resampler.finish()])
+    assert np.array_equal(made, resample(wav, rate, target))
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3"])
+@pytest.mark.parametrize("block_s", [0.037, 0.5, 100.0])
+def test_a_stream_gives_what_reading_the_whole_gives(tmp_path: Path, suffix: str, block_s: float) -> None:
+    path = tmp_path / f"a.{suffix}"
+    soundfile.write(path, np.stack([speech(3.1, 44100), speech(3.1, 44100, 1)], axis=1), 44100)
+    whole, facts = read_audio_and_facts(path, 16000)
+    with AudioStream(AudioSource(path), 16000, block_s=block_s) as stream:
+        assert np.array_equal(np.concatenate(list(stream.blocks())), whole)
+        assert stream.facts.peak == facts.peak and stream.facts.seconds == facts.seconds
+        assert stream.facts.rms == pytest.approx(facts.rms)
+        assert stream.seconds == pytest.approx(3.1, abs=0.1)
+    assert (facts.rate, facts.channels) == (44100, 2) and facts.clipped == 0
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3"])
+def test_a_part_is_exact_to_the_sample(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    soundfile.write(path, speech(4.0), 16000)
+    whole = read_audio(path, 16000)
+    part = read_audio(path, 16000, start_s=1.25, stop_s=2.5)
+    assert np.array_equal(part, whole[20000:40000])
+    assert np.array_equal(read_audio(path, 16000, start_s=3.0), whole[48000:])
+
+
+def test_a_recording_inside_another_file_is_read_in_place(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.flac", speech(1.0), 16000)
+    data = (tmp_path / "a.flac").read_bytes()
+    (tmp_path / "all.bin").write_bytes(b"x" * 777 + data + b"y" * 99)
+    inside = AudioSource(tmp_path / "all.bin", offset=777, size_bytes=len(data), name="all.bin:a.flac")
+    assert np.array_equal(read_audio(inside, 16000), read_audio(tmp_path / "a.flac", 16000))
+    with inside.open() as stream:
+        assert stream.seek(-4, io.SEEK_END) == len(data) - 4 and stream.read() == data[-4:] and stream.read(1) == b""
+
+
+def test_a_longer_part_than_allowed_is_refused_early(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", speech(3.0), 16000)
+    with pytest.raises(HocketError) as caught:
+        read_audio(tmp_path / "a.wav", 16000, max_s=2.0)
+    assert caught.value.code is Code.AUDIO_UNREADABLE and "2 s" in caught.value.detail
+    assert len(read_audio(tmp_path / "a.wav", 16000, max_s=3.0)) == 48000
+
+
+def _wav(samples: np.ndarray, **options: str) -> bytes:
+    out = io.BytesIO()
+    soundfile.write(out, samples, 16000, format=options.get("format", "WAV"), subtype=options.get("subtype"))
+    return out.getvalue()
+
+
+BAD: dict[str, tuple[Callable[[], bytes], Code, str]] = {
+    "zero bytes": (lambda: b"", Code.AUDIO_UNREADABLE, "empty"),
+    "no samples": (lambda: _wav(np.zeros(0, np.float32)), Code.AUDIO_UNREADABLE, "no samples"),
+    "one sample": (lambda: _wav(np.ones(1, np.float32) * 0.5), Code.AUDIO_UNREADABLE, "ms"),
+    "text": (lambda: b"this is no sound at all\n" * 50, Code.AUDIO_UNREADABLE, "bad.wav"),
+    "silent": (lambda: _wav(np.zeros(16000, np.float32)), Code.AUDIO_SILENT, "silent"),
+    "clipped": (lambda: _wav(np.clip(speech(1.0) * 50, -1, 1)), Code.AUDIO_CLIPPED, "full scale"),
+    "nan": (lambda: _wav(np.full(16000, np.nan, np.float32), subtype="FLOAT"), Code.AUDIO_UNREADABLE, "not finite"),
+    "wav cut off": (lambda: _wav(speech(1.0))[:20000], Code.AUDIO_UNREADABLE, "cut off"),
+    "flac cut off": (lambda: _wav(speech(2.0), format="FLAC")[:20000], Code.AUDIO_UNREADABLE, "bad.wav"),
+    "header only": (lambda: _wav(speech(1.0))[:30], Code.AUDIO_UNREADABLE, "bad.wav"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_recording_says_what_is_wrong(tmp_path: Path, kind: str) -> None:
+    make, code, part = BAD[kind]
+    path = tmp_path / "bad.wav"
+    path.write_bytes(make())
+    with pytest.raises(HocketError) as caught:
+        _, facts = read_audio_and_facts(path, 16000)
+        check_sound(facts, path.name)
+    assert caught.value.code is code and part in caught.value.detail and "\n" not in caught.value.line()
+
+
+def test_a_mislabelled_recording_is_read_for_what_it_is(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.flac", speech(1.0), 16000)
+    (tmp_path / "a.flac").rename(tmp_path / "a.wav")
+    assert len(read_audio(tmp_path / "a.wav", 16000)) == 16000
+
+
+def test_a_folder_and_nothing_are_no_recordings(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none.wav"):
+        with pytest.raises(HocketError) as caught:
+            read_audio(path, 16000)
+        assert caught.value.code is Code.AUDIO_UNREADABLE
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [("m4a", "aac"), ("webm", "libopus"), ("mka", "pcm_s16le")])
+def test_formats_of_ffmpeg_are_read_with_pyav(tmp_path: Path, suffix: str, codec: str) -> None:
+    av = pytest.importorskip("av", reason="the extra ffmpeg is not installed")
+    path, tone = tmp_path / f"a.{suffix}", np.sin(np.arange(96000) / 48000 * 2 * np.pi * 440).astype(np.float32) * 0.5
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=48000, layout="mono")
+        frame = av.AudioFrame.from_ndarray((tone * 32767).astype(np.int16)[None], format="s16", layout="mono")
+        frame.sample_rate = 48000
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            container.mux(packet)
+    wav, facts = read_audio_and_facts(path, 16000)
+    assert facts.rate == 48000 and len(wav) == pytest.approx(32000, abs=1600)
+    spectrum = np.abs(np.fft.rfft(wav[4000:20000]))
+    assert spectrum.argmax() == pytest.approx(440, abs=1)
+    part = read_audio(path, 16000, start_s=0.5, stop_s=1.0)
+    assert len(part) == 8000
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(HocketError) as caught:
+        read_audio(path, 16000)
+    assert caught.value.code is Code.AUDIO_UNREADABLE
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from tokenizer.audio_source import AudioSource
+from tokenizer.audio_stream import AudioStream
+with AudioStream(AudioSource(Path(sys.argv[1])), 16000) as stream:
+    total = sum(len(block) for block in stream.blocks())
+print(total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux alone")
+def test_memory_does_not_grow_with_the_length(tmp_path: Path) -> None:
+    peaks = {}
+    for minutes in (1, 8):
+        path = tmp_path / f"{minutes}.flac"
+        with soundfile.SoundFile(path, "w", 48000, 2, format="FLAC") as out:
+            for minute in range(minutes):
+                out.write(np.repeat(speech(60.0, 8000, minute), 6)[:, None].repeat(2, axis=1))
+        ran = subprocess.run([sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, check=True)
+        total, peaks[minutes] = (int(number) for number in ran.stdout.split())
+        assert total == minutes * 60 * 16000
+    assert peaks[8] - peaks[1] < 8 * 2**20
