@@ -103,7 +103,7 @@ def _srt_blocks(path: Path, lines: Sequence[str]) -> Iterator[tuple[int, str, li
     for place in range(first):  # before the first cue there may be its counter, nothing else
         if lines[place].strip() and not (place == first - 1 and lines[place].strip().isdigit()):
             raise _fault(path, place + 1, f"neither SRT nor WebVTT begins with {lines[place][:60]!r}")
-    for place, following in zip(timings, [*timings[1:], len(lines)], strict=True):
+    for place, following in zip(timings, [*timings[1:], len(lines)], strict=False):
         payload = list(lines[place + 1 : following])
         # The counter of the next cue stands after a blank line; a number right under a text belongs to the text.
         is_last = following == len(lines)
@@ -113,24 +113,26 @@ def _srt_blocks(path: Path, lines: Sequence[str]) -> Iterator[tuple[int, str, li
 
 
 def _vtt_blocks(path: Path, lines: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
-    """(line number, timing line, text lines) of each cue; header, notes, styles and regions are passed over."""
+    """(line number, timing line, text lines) of each cue; header, notes, styles and regions are passed over.
+
+    As the specification has it, a text ends at an empty line (one of spaces is part of it) or before the next time.
+    """
     place = 0
-    while place < len(lines) and lines[place].strip():
+    while place < len(lines) and lines[place]:
         place += 1
     while place < len(lines):
         if not lines[place].strip():
             place += 1
             continue
         start = place
-        while place < len(lines) and lines[place].strip():
+        time = next((n for n in (start, start + 1) if n < len(lines) and ARROW in lines[n]), None)
+        place = start + 1 if time is None else time + 1
+        while place < len(lines) and lines[place] and not (time is not None and ARROW in lines[place]):
             place += 1
-        block = lines[start:place]
-        if ARROW in block[0]:
-            yield start + 1, block[0], list(block[1:])
-        elif len(block) > 1 and ARROW in block[1]:
-            yield start + 2, block[1], list(block[2:])
-        elif block[0].split()[0] not in _SKIPPED_BLOCKS:
-            raise _fault(path, start + 1, f"a block without a time: {block[0][:60]!r}")
+        if time is not None:
+            yield time + 1, lines[time], list(lines[time + 1 : place])
+        elif lines[start].split()[0] not in _SKIPPED_BLOCKS:
+            raise _fault(path, start + 1, f"a block without a time: {lines[start][:60]!r}")
 
 
 def _times(path: Path, number: int, line: str) -> tuple[float, float]:

@@ -116,14 +116,17 @@ class Voices:
 def find_voices(tracks: Tracks, spool: Spool, settings: ClusterSettings) -> Voices:
     """Find the speakers: those whom cues name, and clusters of the windows that have no name. Two passes over the spool."""
     named = np.zeros((len(tracks.names), DIM), np.float32)
-    clusterer = Clusterer(settings)
+    whole, any_length = Clusterer(settings), Clusterer(settings)
     for records in spool.blocks():
         weights = records["frames"] / WINDOW
         by_name = records["track"] < len(tracks.names)
         np.add.at(named, records["track"][by_name], records["vector"][by_name] * weights[by_name, None].astype(np.float32))
-        clusterer.push(records["vector"][~by_name], weights[~by_name])
+        long = ~by_name & (records["frames"] >= settings.min_frames)
+        whole.push(records["vector"][long], weights[long])
+        if not len(whole):
+            any_length.push(records["vector"][~by_name], weights[~by_name])
     named /= np.maximum(np.linalg.norm(named, axis=1, keepdims=True), 1e-12)
-    clusters = clusterer.finish()
+    clusters = (whole if len(whole) else any_length).finish()
     known = clusters.centroids() if len(clusters) else np.zeros((0, DIM), np.float32)
     voice_of = np.arange(len(known)) + len(named)  # of each cluster: itself, or the named speaker that it cannot be told from
     if len(named) and len(known):
