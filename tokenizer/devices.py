@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -61,14 +61,15 @@ def batch_size_for(bytes_per_item: int, free: int, *, share: float = 0.5, at_mos
 
 
 def run_in_halves(
-    items: Sequence | torch.Tensor,
-    run: Callable[[Sequence | torch.Tensor], Sequence[Result]],
+    items: Any,
+    run: Callable[[Any], Sequence[Result]],
     *,
     is_out_of_memory: Callable[[BaseException], bool],
 ) -> list[Result]:
     """The results of all items, in order. Where a batch does not fit, it and those after it are halved, down to one item.
 
     Args:
+        items: what has a length and can be sliced: a list, an array, a tensor.
         run: gives one result for each item of a slice of `items`.
         is_out_of_memory: whether an error of `run` means that the batch did not fit; any other goes through.
     """

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tokenizer import devices
+from tokenizer.devices import batch_size_for, free_bytes, is_out_of_memory, release_caches, run_in_halves
 from tokenizer.recordings.extras import import_extra
 from tokenizer.recordings.features import N_MELS
 from tokenizer.recordings.windows import WINDOW, Block
@@ -42,8 +42,9 @@ class SpeakerEncoder:
         self.device = self._usable(torch.device(device))
         if batch_size is None:
             at_most = AT_MOST.get(self.device.type, AT_MOST["cpu"])
-            batch_size = devices.batch_size_for(BYTES_PER_WINDOW, devices.free_bytes(str(self.device)), at_most=at_most)
+            batch_size = batch_size_for(BYTES_PER_WINDOW, free_bytes(str(self.device)), at_most=at_most)
         self.batch_size = batch_size
+        self._fits = batch_size  # windows that have fitted the memory so far
 
     def embed(self, crops: Tensor) -> Tensor:
         """Mel [B, 160, 40] on the encoder's device to embeddings [B, 256] of unit length (0 where the model finds nothing)."""
@@ -52,6 +53,22 @@ class SpeakerEncoder:
             _, (hidden, _) = model.lstm(crops)
             raw = torch.relu(model.linear(hidden[-1]))
             return raw / torch.linalg.vector_norm(raw, dim=1, keepdim=True).clamp_min(1e-12)
+
+    def embed_in_parts(self, crops: Tensor) -> Tensor:
+        """As `embed`, from any device and without fail for lack of memory: what does not fit is halved, now and from then on."""
+
+        def too_large(error: BaseException) -> bool:
+            found = is_out_of_memory(error)
+            if found:
+                self._fits = max(1, self._fits // 2)
+                logger.warning("%d windows at a time do not fit the memory of %s", 2 * self._fits, self.device)
+            return found
+
+        parts: list[Tensor] = []
+        while len(parts) < len(crops):
+            rows = crops[len(parts) : len(parts) + self._fits]
+            parts += run_in_halves(rows, lambda part: list(self.embed(part.to(self.device))), is_out_of_memory=too_large)
+        return torch.stack(parts)
 
     def start(self, sink: Sink) -> EmbeddingRun:
         """A run over the blocks of one recording; `sink` is given the embeddings of all pairs, in order, a batch at a time."""
@@ -133,13 +150,10 @@ class _DirectLane:
         return self._batch
 
     def launch(self, rows: int) -> None:
-        encoder = self._encoder
-        crops = torch.from_numpy(self._batch[:rows])
-        self._sink(_in_halves(encoder, crops, lambda part: encoder.embed(part.to(encoder.device)).cpu()).numpy())
+        self._sink(self._encoder.embed_in_parts(torch.from_numpy(self._batch[:rows])).cpu().numpy())
 
     def drain(self) -> None:
-        if self._encoder.device.type == "mps":
-            torch.mps.empty_cache()
+        release_caches(str(self._encoder.device))
 
 
 class _CudaLane:
@@ -175,15 +189,14 @@ class _CudaLane:
             self._device[place].copy_(self._host[place], non_blocking=True)
             self._copied[place].record(self._copies)
         compute.wait_event(self._copied[place])
-        embeddings = _in_halves(self._encoder, self._device[place], self._encoder.embed)
-        self._out[place].copy_(embeddings, non_blocking=True)
+        self._out[place].copy_(self._encoder.embed_in_parts(self._device[place]), non_blocking=True)
         self._done[place].record(compute)
         self._rows[place] = rows
 
     def drain(self) -> None:
         self._collect(1 - self._place)
         self._collect(self._place)
-        torch.cuda.empty_cache()
+        release_caches(str(self._encoder.device))
 
     def _collect(self, place: int) -> None:
         """Wait for the launch under way in `place`, if any: its buffers are free then, on the host and on the device."""
@@ -191,12 +204,6 @@ class _CudaLane:
             self._done[place].synchronize()
             self._sink(self._out[place][: self._rows[place]].numpy().copy())
             self._rows[place] = 0
-
-
-def _in_halves(encoder: SpeakerEncoder, crops: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
-    """Embed crops [B, 160, 40]; where they do not fit, in halves."""
-    parts = devices.run_in_halves(crops, lambda part: list(run(part)), is_out_of_memory=devices.is_out_of_memory)
-    return torch.stack(parts)
 
 
 @contextlib.contextmanager
