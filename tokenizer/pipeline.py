@@ -174,7 +174,7 @@ def _recordings(clips: list[Clip], sample_rate: int) -> Iterator[list[tuple[Clip
 
     def read(clip: Clip) -> NDArray[np.float32] | HocketError:
         try:
-            return read_audio(clip.path, sample_rate)
+            return read_audio(clip.audio, sample_rate)
         except HocketError as error:
             return error
 
