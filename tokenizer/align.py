@@ -102,7 +102,8 @@ def _pad(phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]]) -> _B
     return _Batch(torch.from_numpy(ids), torch.from_numpy(frames), torch.tensor(n_phonemes), torch.tensor(n_frames))
 
 
-def _reader(features: Features) -> Callable[[int], NDArray[np.float32]]:
+def reader_of(features: Features) -> Callable[[int], NDArray[np.float32]]:
+    """The function that gives the features [T, D] of an utterance by its index."""
     return features if callable(features) else features.__getitem__
 
 
@@ -151,7 +152,7 @@ class Aligner:
     @classmethod
     def initial(cls, n_symbols: int, phonemes: Sequence[Ids], features: Features, seed: int) -> Aligner:
         """Random weights from `seed`, the features' mean and deviation, and which symbols there are."""
-        mean, deviation = _statistics(len(phonemes), _reader(features))
+        mean, deviation = _statistics(len(phonemes), reader_of(features))
         generator = torch.Generator().manual_seed(seed)
         width = len(mean)
         learnt = np.bincount(np.concatenate(phonemes).astype(np.int64), minlength=n_symbols)
@@ -221,7 +222,7 @@ class Aligner:
         Raises:
             HocketError: TOO_FEW_FRAMES, NO_PHONEMES, INPUT_INVALID (features of another codec, ids beyond the inventory).
         """
-        read = _reader(features)
+        read = reader_of(features)
         results: list[tuple[NDArray[np.uint16], float]] = []
         while len(results) < len(phonemes):
             window: list[NDArray[np.float32]] = []
@@ -267,25 +268,14 @@ class Aligner:
 
     def _align_long(self, phonemes: Ids, features: NDArray[np.float32]) -> tuple[NDArray[np.uint16], float]:
         """One utterance whose table of scores would be too large, block by block."""
-        n_block = max(64, MAX_BATCH_CELLS // max(len(phonemes), len(self.tensors["symbols"])))
-
-        def blocks() -> Iterator[tuple[int, int, _Batch]]:
-            """(first frame, frames of context before it, batch of one) of each block; one frame of context to each side."""
-            for first in range(0, len(features), n_block):
-                before = min(first, 1)
-                yield first, before, _pad([phonemes], [features[first - before : first + n_block + 1]])
-
-        def inside(table: Tensor, before: int) -> NDArray[np.float32]:
-            block: NDArray[np.float32] = table[0, before : before + n_block].numpy()
-            return block
-
         with torch.no_grad():
-            durations = mas_of_blocks((inside(self.log_probs(batch), before) for _, before, batch in blocks()), len(phonemes))
+            tables = frame_blocks(self, self.log_probs, phonemes, features)
+            durations = mas_of_blocks((table for _, table in tables), len(phonemes))
             path = np.repeat(phonemes.astype(np.int64), durations)
             total = 0.0
-            for first, before, batch in blocks():
-                table = inside(self.symbol_log_probs(batch), before)
-                total += float(table[np.arange(len(table)), path[first : first + n_block]].sum(dtype=np.float64))
+            for first, table in frame_blocks(self, self.symbol_log_probs, phonemes, features):
+                on_path = table[np.arange(len(table)), path[first : first + len(table)]]
+                total += float(on_path.sum(dtype=np.float64))
         return durations.astype(np.uint16), total / len(features)
 
     def _check_fit(self, phonemes: Sequence[Ids], features: Sequence[NDArray[np.float32]]) -> None:
@@ -299,6 +289,20 @@ class Aligner:
     def align(self, phonemes: Ids, features: NDArray[np.float32]) -> tuple[NDArray[np.uint16], float]:
         """Durations uint16 [P] and score of one utterance; see `align_all`."""
         return self.align_all([phonemes], [features])[0]
+
+
+def frame_blocks(
+    aligner: Aligner, scores: Callable[[_Batch], Tensor], phonemes: Ids, features: NDArray[np.float32]
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """(first frame, float32 [t, P or V]) of one utterance's `scores`, a method of `aligner`, in blocks of bounded size.
+
+    A block is computed with a frame of context to each side, so that the blocks together are the whole table.
+    """
+    n_block = max(64, MAX_BATCH_CELLS // max(len(phonemes), len(aligner.tensors["symbols"])))
+    for first in range(0, len(features), n_block):
+        before = min(first, 1)
+        table = scores(_pad([phonemes], [features[first - before : first + n_block + 1]]))
+        yield first, table[0, before : before + n_block].numpy()
 
 
 def learn_alignment(
@@ -326,7 +330,7 @@ def learn_alignment(
     """
     if not phonemes:
         raise HocketError(Code.CORPUS_TOO_SMALL, "no utterance to learn an alignment from")
-    read = _reader(features)
+    read = reader_of(features)
     if not callable(features):
         _check(phonemes, features)  # all of them before the work begins; those that are read later, as they come
     use_prior = len(phonemes) >= PRIOR_FROM_CLIPS if prior is None else prior

@@ -1,8 +1,8 @@
 """Alignment as a gate: does a recording say its text, and does a corpus?
 
-Every clip is scored twice: with its own text, and with the text of another clip (the contrast). The two kinds of score show
-what this aligner, codec and language give for a right and for a wrong text, so no number is fixed in advance. A clip whose
-own text scores like a wrong one is refused; a corpus whose own texts score no better than others' does not say its texts.
+Clips are judged by their own text and by the texts of other clips (the contrast). The two kinds show what this aligner, codec
+and language give for a right and for a wrong text, so no number is fixed in advance. A clip whose own text looks like a wrong
+one is refused; a corpus whose own texts look no better than others' does not say its texts. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -13,10 +13,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tokenizer.align import Aligner, Features, Ids
+from tokenizer.align import Aligner, Features, Ids, reader_of
+from tokenizer.evidence import NAMES, Evidence, Table, contrast_pairs, corpus_evidence
+from tokenizer.phonemes import END, PAUSE
 
-MIN_SEPARATION = 0.5
-MIN_CLIPS = 8
+MIN_SEPARATION = 0.75
+MIN_CLIPS = 100
+MIN_CLIPS_REUSED = 8
+MIN_CONTRAST = 32
+CAUGHT = 0.965  # share of wrong texts below the threshold
+RIDGE = 1.0
+UNSPOKEN_WEIGHT = 0.15  # of 0.5 for all that is wrong
+NEWTON_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -47,14 +55,32 @@ def judge_alignment(scores: Sequence[float], contrast: Sequence[float]) -> Judge
         contrast: of clips of the same corpus with other clips' texts; any number.
     """
     own, other = np.asarray(scores, dtype=np.float64), np.asarray(contrast, dtype=np.float64)
-    if len(own) < MIN_CLIPS or len(other) < MIN_CLIPS:
+    if len(own) < MIN_CLIPS or len(other) < MIN_CONTRAST:
         return Judged({}, None, -np.inf, {"clips": float(len(own))})
     threshold, separation = _cut(own, other)
+    return _judged(own, other, threshold, separation)
+
+
+def judge_evidence(evidence: Evidence, *, least_clips: int = MIN_CLIPS) -> Judged:
+    """Refuse the clips whose own text looks like a text of another clip, by all that their alignments show.
+
+    A logistic regression learns on the corpus itself what tells own texts from others', both kinds weighing the same. The few
+    wrong ones among the own cannot turn it; they are what it refuses.
+    """
+    if len(evidence.own) < least_clips or len(evidence.contrast) < MIN_CONTRAST:
+        return Judged({}, None, -np.inf, {"clips": float(len(evidence.own))})
+    own, contrast = log_odds(evidence)
+    _, separation = _cut(own, contrast)
+    return _judged(own, contrast, float(np.quantile(contrast, CAUGHT)), separation)
+
+
+def _judged(own: NDArray[np.float64], other: NDArray[np.float64], threshold: float, separation: float) -> Judged:
     facts = {
         "clips": float(len(own)),
         "separation": separation,
         "own_median": float(np.median(own)),
         "contrast_median": float(np.median(other)),
+        "contrast_above": float((other >= threshold).mean()),
     }
     if separation < MIN_SEPARATION:
         problem = (
@@ -81,17 +107,71 @@ def _cut(own: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, f
     return float((values[best] + below) / 2), float(gain[best])
 
 
+def log_odds(evidence: Evidence) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Log odds that a clip says the text: of the own texts [N] and of the contrast [M].
+
+    Right and wrong weigh the same in the fit, so 0 is where a text looks as much like one kind as like the other.
+    """
+    own, other, unspoken = _columns(evidence.own), _columns(evidence.contrast), _columns(evidence.unspoken)
+    both = np.concatenate([own, other, unspoken])
+    mean, deviation = both.mean(axis=0), both.std(axis=0) + 1e-9
+
+    def scaled(table: Table) -> Table:
+        return np.concatenate([(table - mean) / deviation, np.ones((len(table), 1))], axis=1)
+
+    share = UNSPOKEN_WEIGHT if len(unspoken) else 0.0
+    weight = len(both) * np.concatenate([
+        np.full(len(own), 0.5 / len(own)),
+        np.full(len(other), (0.5 - share) / len(other)),
+        np.full(len(unspoken), share / max(1, len(unspoken))),
+    ])  # fmt: skip
+    inputs = scaled(both)
+    right = np.arange(len(both)) < len(own)
+    ridge = np.diag([RIDGE] * (inputs.shape[1] - 1) + [0.0])
+    solution = np.zeros(inputs.shape[1])
+    for _ in range(NEWTON_STEPS):
+        likely = 1 / (1 + np.exp(-np.clip(inputs @ solution, -30, 30)))
+        slope = inputs.T @ (weight * (likely - right)) + ridge @ solution
+        curvature = (inputs * (weight * likely * (1 - likely) + 1e-9)[:, None]).T @ inputs + ridge
+        solution = solution - np.linalg.solve(curvature, slope)
+    return scaled(own) @ solution, scaled(other) @ solution
+
+
+def _columns(table: Table) -> Table:
+    """The evidence and one product: a mean over many phonemes says more than one over few."""
+    product = table[:, NAMES.index("phoneme_fit")] * table[:, NAMES.index("phonemes")]
+    return np.concatenate([table, product[:, None]], axis=1)
+
+
 def contrast_scores(aligner: Aligner, phonemes: Sequence[Ids], features: Features, seed: int) -> list[float]:
-    """Scores of the clips with other clips' texts: for each the text of a clip drawn by `seed` that has no more phonemes than
-    the recording has frames and differs from its own. Clips for which there is none are passed over."""
-    read = features if callable(features) else features.__getitem__
-    draw = np.random.default_rng(seed)
-    lengths = np.array([len(ids) for ids in phonemes])
-    pairs: list[tuple[int, int]] = []
-    for index, own in enumerate(phonemes):
-        for other in draw.permutation(len(phonemes))[:32].tolist():
-            if lengths[other] <= len(read(index)) and not np.array_equal(phonemes[other], own):
-                pairs.append((index, other))
-                break
+    """Alignment scores of clips with other clips' texts; see `contrast_pairs`."""
+    read = reader_of(features)
+    lengths = [len(read(index)) for index in range(len(phonemes))]
+    pairs = contrast_pairs(phonemes, lengths, seed=seed)
     aligned = aligner.align_all([phonemes[other] for _, other in pairs], lambda place: read(pairs[place][0]))
     return [score for _, score in aligned]
+
+
+def judge_clips(
+    aligner: Aligner,
+    phonemes: Sequence[Ids],
+    durations: Sequence[NDArray[np.integer]],
+    features: Features,
+    *,
+    symbols: Sequence[str],
+    seed: int = 0,
+    reused: bool = False,
+) -> Judged:
+    """Judge aligned clips of one language: which do not say their texts, and whether they do as a whole.
+
+    Args:
+        aligner: that aligned them.
+        phonemes, durations: ids and frames [P] of each clip.
+        features: float32 [T, D] of each, or a function of its index that reads them.
+        symbols: the inventory of the ids.
+        seed: of the choice of the contrast.
+        reused: whether the aligner was learnt on another corpus, so that it cannot have learnt this one's mistakes by heart.
+    """
+    silent = [symbols.index(symbol) for symbol in (END, PAUSE) if symbol in symbols]
+    evidence = corpus_evidence(aligner, phonemes, durations, features, silent=silent, seed=seed)
+    return judge_evidence(evidence, least_clips=MIN_CLIPS_REUSED if reused else MIN_CLIPS)
