@@ -128,22 +128,17 @@ def find_voices(tracks: Tracks, spool: Spool, settings: ClusterSettings) -> Voic
     named /= np.maximum(np.linalg.norm(named, axis=1, keepdims=True), 1e-12)
     clusters = (whole if len(whole) else any_length).finish()
     known = clusters.centroids() if len(clusters) else np.zeros((0, DIM), np.float32)
-    voice_of = np.arange(len(known)) + len(named)  # of each cluster: itself, or the named speaker that it cannot be told from
-    if len(named) and len(known):
-        similar = known @ named.T
-        voice_of = np.where(similar.max(axis=1) >= settings.threshold, similar.argmax(axis=1), voice_of)
-    return _label(tracks, spool, settings, np.concatenate([named, known]), voice_of)
+    if len(named) and len(known):  # a cluster that cannot be told from a named speaker is that speaker
+        known = known[(known @ named.T).max(axis=1) < settings.threshold]
+    return _label(tracks, spool, settings, np.concatenate([named, known]))
 
 
-def _label(
-    tracks: Tracks, spool: Spool, settings: ClusterSettings, centroids: NDArray[np.float32], voice_of: NDArray[np.int64]
-) -> Voices:
+def _label(tracks: Tracks, spool: Spool, settings: ClusterSettings, centroids: NDArray[np.float32]) -> Voices:
     """Say which speaker each window is, and by its windows each cue without a name."""
     of_window: list[NDArray] = [np.zeros(0, np.int32)]
     at: list[NDArray] = [np.zeros(0, np.int64)]
     labels: list[NDArray] = [np.zeros(0, np.int64)]
     votes: dict[int, dict[int, float]] = {}
-    known = centroids[len(tracks.names) :]
     for records in spool.blocks():
         voice = records["track"].copy()
         unnamed = voice >= len(tracks.names)
@@ -152,7 +147,7 @@ def _label(
             stays = np.concatenate([[False], own["track"][1:] == own["track"][:-1]])
             costs = np.where(stays, settings.change_cost_within, settings.change_cost).astype(np.float32)
             weights = own["frames"] / WINDOW
-            found = voice_of[decode(np.asarray((own["vector"] @ known.T) * weights[:, None], np.float32), costs)]
+            found = decode(np.asarray((own["vector"] @ centroids.T) * weights[:, None], np.float32), costs)
             voice[unnamed] = found
             free = own["track"] >= tracks.first_stretch
             at.append(own["centre"][free])
@@ -163,6 +158,13 @@ def _label(
         of_window.append(voice.astype(np.int32))
     times, order = np.concatenate(at), np.argsort(np.concatenate(at), kind="stable")
     of_cue = {place: max(vote, key=lambda label: (vote[label], -label)) for place, vote in votes.items()}
-    names: list[str | None] = [*tracks.names, *([None] * max(1, len(known)))]
-    padded = centroids if len(known) else np.concatenate([centroids, np.zeros((1, DIM), np.float32)])
-    return Voices(names, padded, np.concatenate(of_window), times[order], np.concatenate(labels)[order], of_cue)
+    names: list[str | None] = [*tracks.names, *([None] * (len(centroids) - len(tracks.names))), None]
+    unheard = np.zeros((1, DIM), np.float32)  # for speech that is too short for any window
+    return Voices(
+        names,
+        np.concatenate([centroids, unheard]),
+        np.concatenate(of_window),
+        times[order],
+        np.concatenate(labels)[order],
+        of_cue,
+    )
