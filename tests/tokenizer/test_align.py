@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import Code, HocketError
-from tokenizer.align import BLANK, Aligner, beta_binomial, binarisation, forward_sum, learn_alignment, mas
+from tokenizer.align import BLANK, Aligner, beta_binomial, binarisation, forward_sum, learn_alignment
+from tokenizer.mas import mas, mas_of_blocks
 
 
 def all_paths(n_frames: int, n_phonemes: int) -> list[list[int]]:
@@ -189,3 +190,76 @@ def test_few_clips_are_learnt_without_the_prior() -> None:
     few = phonemes[:8], features[:8]
     default, off, on = (learn_alignment(*few, steps=2, prior=prior).tensors["symbols"] for prior in (None, False, True))
     assert torch.equal(default, off) and not torch.equal(default, on)
+
+
+def test_features_may_be_read_one_utterance_at_a_time() -> None:
+    phonemes, features, _ = artificial_corpus(40, seed=2)
+    reads: list[int] = []
+
+    def read(index: int) -> np.ndarray:
+        reads.append(index)
+        return features[index]
+
+    whole, lazy = learn_alignment(phonemes, features, steps=5), learn_alignment(phonemes, read, steps=5)
+    assert all(torch.equal(whole.tensors[name], lazy.tensors[name]) for name in whole.tensors)
+    reads.clear()
+    together, one_by_one = whole.align_all(phonemes, features), whole.align_all(phonemes, read)
+    assert reads == list(range(40))
+    assert [durations.tolist() for durations, _ in together] == [durations.tolist() for durations, _ in one_by_one]
+    assert [score for _, score in together] == [score for _, score in one_by_one]
+
+
+def test_only_a_window_of_features_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Features count how many of them are alive; of 200 clips only those of one window ever are.
+    phonemes, features, _ = artificial_corpus(200, seed=6)
+    aligner = learn_alignment(phonemes[:40], features[:40], steps=2)
+    monkeypatch.setattr("tokenizer.align.WINDOW_VALUES", 20_000)
+    alive, most = [0], [0]
+
+    class Counted(np.ndarray):
+        def __del__(self) -> None:
+            if self.base is None or not isinstance(self.base, Counted):
+                alive[0] -= 1
+
+    def read(index: int) -> np.ndarray:
+        alive[0] += 1
+        most[0] = max(most[0], alive[0])
+        return features[index].copy().view(Counted)
+
+    aligned = aligner.align_all(phonemes, read)
+    assert len(aligned) == 200
+    per_clip = np.mean([frames.size for frames in features])
+    assert most[0] < 2 * 20_000 / per_clip + 3 < 200
+
+
+def test_a_long_utterance_is_searched_in_blocks_with_the_same_result(
+    learnt: tuple[Aligner, Corpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aligner, (phonemes, features, _) = learnt
+    ids, frames = np.concatenate(phonemes[:20]), np.concatenate(features[:20])
+    whole, score = aligner.align(ids, frames)
+    monkeypatch.setattr("tokenizer.align.MAX_BATCH_CELLS", 100 * len(ids))  # 100 frames a block
+    blocks, again = aligner.align(ids, frames)
+    assert blocks.tolist() == whole.tolist() and blocks.sum() == len(frames)
+    assert again == pytest.approx(score, abs=1e-5)
+
+
+@given(SIZES, st.integers(0, 2**32 - 1), st.integers(1, 5))
+def test_search_in_blocks_is_the_search(size: tuple[int, int], seed: int, block: int) -> None:
+    frames, phonemes = size
+    # Whole numbers, so that there are ties.
+    scores = np.random.default_rng(seed).integers(-2, 1, size=(frames, phonemes)).astype(np.float64)
+    whole = mas(scores[None], np.array([frames]), np.array([phonemes]))[0]
+    found = mas_of_blocks((scores[start : start + block] for start in range(0, frames, block)), phonemes)
+    assert found.tolist() == whole.tolist()
+    with pytest.raises(HocketError) as caught:
+        mas_of_blocks([np.zeros((2, 3))], 3)
+    assert caught.value.code is Code.TOO_FEW_FRAMES
+
+
+def test_features_of_another_width_and_unknown_symbols_are_refused(learnt: tuple[Aligner, Corpus]) -> None:
+    aligner, (phonemes, features, _) = learnt
+    for ids, frames in ((phonemes[0], features[0][:, :15]), (phonemes[0] + 12, features[0])):
+        with pytest.raises(HocketError) as caught:
+            aligner.align(ids, frames)
+        assert caught.value.code is Code.INPUT_INVALID
