@@ -1,0 +1,48 @@
+"""French."""
+
+from __future__ import annotations
+
+import re
+
+from tokenizer.fronts.speech import Speech
+from tokenizer.fronts.symbols import ENGLISH_SYMBOLS
+
+SYMBOLS = (
+    *ENGLISH_SYMBOLS[:3],
+    *"a b d e f i j k l m n o p s t u v w y z ø ŋ œ ɑ̃ ɔ ɔ̃ ə ɛ ɛ̃ œ̃ ɡ ɥ ɲ ʁ ʃ ʒ".split(),  # noqa: SIM905
+)
+
+
+def mend(word: str, phonemes: list[str]) -> list[str]:
+    """As the package has them."""
+    return phonemes
+
+
+def _ordinal(match: re.Match[str]) -> str:
+    number, ending = int(match["n"]), match["e"].lower()
+    if number == 1:
+        return "première" if ending in ("re", "ère") else "premier"
+    return SPEECH.number(number, "ordinal")
+
+
+SPEECH = Speech(
+    code="fr",
+    point="virgule",
+    digits=False,
+    grouping=".\u00a0\u202f ",
+    currencies={"€": ("euro", "euros", ""), "$": ("dollar", "dollars", ""), "£": ("livre", "livres", "")},
+    and_cents="",
+    signs={"&": "et", "+": "plus", "=": "égale", "°": "degrés", "@": "arobase", "#": "dièse", "*": "étoile", "-": "moins"},
+    percent=lambda number: "pour cent",
+    units={"km/h": "kilomètres heure", "km": "kilomètres", "kg": "kilos", "cm": "centimètres", "mm": "millimètres", "m²": "mètres carrés"},
+    abbreviations={
+        "m": "monsieur", "mm": "messieurs", "mme": "madame", "mmes": "mesdames", "mlle": "mademoiselle", "dr": "docteur",
+        "st": "saint", "ste": "sainte", "etc": "et cætera", "av": "avenue", "bd": "boulevard", "n°": "numéro", "p.ex": "par exemple",
+        "tél": "téléphone", "min": "minutes", "env": "environ",
+    },
+    ordinals=re.compile(r"(?<![\d.,])(?P<n>\d{1,3})(?P<e>er|ère|re|ème|e|nd|nde)\b"),
+    say_ordinal=_ordinal,
+    date=lambda day, month, year: f"{'premier' if day == 1 else SPEECH.number(day)} {month} {year}".strip(),
+    clock=lambda h, m: f"{'une' if h == 1 else SPEECH.number(h)} heure{'s' if h > 1 else ''} {SPEECH.number(m) if m else ''}".strip(),
+    before=((re.compile(r"\b[Nn]°\s?(?=\d)"), "numéro "),),
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""A front end from a lexicon and a language's way of saying what is not written in words: German, French, Italian, Russian, Spanish."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from common.errors import Code, HocketError
+from tokenizer.fronts.front import PhonemeText, spell
+from tokenizer.fronts.lexicon import Lexicon
+from tokenizer.fronts.speech import Speech, expand
+
+_TYPOGRAPHY: list[tuple[re.Pattern[str], str]] = [
+    (re.compile("[‘’`´ʼ]"), "'"),
+    (re.compile("[“”«»„‟\"]"), " "),
+    (re.compile(r"\s*(?:…|\.\.\.+)\s*"), ", "),
+    (re.compile(r"\s*—\s*|\s+[–-]+\s+|\s*--+\s*"), ", "),
+    (re.compile("[–‐‑]"), "-"),
+    (re.compile(r"(?<=[^\W\d_])/(?=[^\W\d_])"), " "),
+]
+_WORD = re.compile(r"[^\W\d_]+(?:['][^\W\d_]+)*'?")
+_BREAK = re.compile(r"[.,;:!?()\[\]¡¿]")
+_ABBREVIATION = re.compile(r"(?<![\w.])((?:[^\W\d_]+\.)*[^\W\d_]+|n°)\.?(?!\w)")
+
+
+class WrittenFront:
+    """Reads one language.
+
+    Args:
+        speech: the language's ways. mend: of its lexicon. symbols: that it can give.
+        elided: French and Italian words before an apostrophe, to their phonemes.
+    """
+
+    def __init__(
+        self, speech: Speech, mend: Callable[[str, list[str]], list[str]], symbols: tuple[str, ...], elided: dict[str, list[str]]
+    ) -> None:
+        self.symbols = symbols
+        self._speech, self._elided = speech, elided
+        self._lexicon = Lexicon(speech.code, mend)
+        self._allowed = frozenset(symbols)
+
+    def knows(self, word: str) -> bool:
+        """Whether the lexicon has a word, in lower case."""
+        return self._lexicon.has(word)
+
+    def _abbreviation(self, match: re.Match[str]) -> str:
+        written = match.group(0)
+        name = self._speech.abbreviations.get(match.group(1).lower())
+        # Without its point "m" or "es" is a word or a letter of its own.
+        return name if name is not None and (written.endswith(".") or "." in match.group(1)) else written
+
+    def say(self, text: str) -> str:
+        """`text` in words and clause breaks."""
+        for pattern, plain in _TYPOGRAPHY:
+            text = pattern.sub(plain, text)
+        return expand(_ABBREVIATION.sub(self._abbreviation, text), self._speech)
+
+    def read(self, text: str) -> PhonemeText:
+        said = self.say(text)
+        words: list[tuple[str, list[str]] | None] = []
+        dropped: list[str] = []
+        at = 0
+        for match in re.finditer(rf"{_WORD.pattern}|\S", said):
+            token = match.group(0)
+            if _WORD.fullmatch(token):
+                words.append((token, self._phonemes(token)))
+            elif _BREAK.fullmatch(token):
+                words.append(None)
+            elif token.isdigit():
+                raise HocketError(Code.NO_PHONEMES, f"the number {token} has no reading in {text[:60]!r}")
+            elif token not in "-'":
+                dropped.append(token)
+            at = match.end()
+        assert at <= len(said)
+        if not any(words):
+            raise HocketError(Code.NO_PHONEMES, f"nothing to say in {text[:60]!r}")
+        return spell(words, "".join(dropped))
+
+    def _phonemes(self, word: str) -> list[str]:
+        lower = word.lower().strip("'")
+        if not self._lexicon.has(lower) and "'" in lower:
+            *heads, tail = lower.split("'")
+            made: list[str] = []
+            for head in heads:
+                made += self._elided.get(head) or self._known(head)
+            return made + self._known(tail)
+        return self._known(lower)
+
+    def _known(self, word: str) -> list[str]:
+        found = self._lexicon.phonemes(word)
+        strange = [symbol for symbol in found if symbol not in self._allowed]
+        if not found or strange:
+            raise HocketError(Code.NO_PHONEMES, f"no reading for {word!r}" + (f" ({' '.join(strange)})" if strange else ""))
+        return found
