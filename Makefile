@@ -63,9 +63,10 @@ $(INTEROP)/.installed: constraints-interop.txt | $(PY)
 	@$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-interop.txt || { rm -rf $(INTEROP); exit 1; }
 	@touch $@
 
-bench: setup
+bench: setup-recordings
 	@mkdir -p bench-out
 	$(VENV)/bin/hocket bench pipeline --json bench-out/pipeline.json
+	$(VENV)/bin/hocket bench tokenize --json bench-out/tokenize.json
 
 # Rewrites the pins from what is installed; run it in a checkout whose .venv was made by `make setup-dev` alone.
 constraints: setup-dev

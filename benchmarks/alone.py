@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.result import BenchResult, machine_facts
 from common.errors import Code, HocketError
 from coordinator.leases import Cursor, Sizes, next_range
+from coordinator.model_choice import speaker_size
 from coordinator.run_config import RunConfig
 from protocol.manifest import DatasetManifest, read_manifest
 
@@ -61,6 +62,7 @@ def train_alone(config: RunConfig, data: Path, *, threads: int, say: Callable[[s
         codebook_size=int(manifest.codec["codebook_size"]),
         n_phonemes=len(manifest.phonemes),
         n_languages=len(manifest.languages),
+        **speaker_size(manifest),
     )
     settings = InnerSettings(
         peak_lr=rounds.inner_lr,

@@ -74,3 +74,25 @@ def alone(
     print_table(result, ("row", "heldout_loss", "inner_steps", "frames", "seconds"))
     if json_path is not None:
         write_result(json_path, result)
+
+
+@bench_app.command()
+def tokenize(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    rows: Annotated[str, typer.Option(help="MINUTES:SPEAKERS of the recordings, separated by commas.")] = "5:3,15:8,45:21",
+    repeats: Annotated[int, typer.Option(min=1, help="How often both ways of cutting are timed; medians are reported.")] = 3,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of every process.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Processes of `hocket tokenize`.")] = 1,
+) -> None:
+    """Peak memory of tokenising long recordings, and speed beside the straightforward way with the same models.
+
+    The recordings are joined from ../shared/speech, or else from the shipped corpus, with subtitles that name pretended speakers.
+    """
+    from benchmarks.result import print_table, write_result
+    from benchmarks.tokenize import TokenizeBench, measure, parse_rows
+
+    settings = TokenizeBench(rows=parse_rows(rows), repeats=repeats, threads=threads, processes=processes)
+    result = measure(settings, say=typer.echo)
+    print_table(result, ("row", "seconds", "x_real_time", "peak_rss_mib", "clips", "refused"))
+    if json_path is not None:
+        write_result(json_path, result)
