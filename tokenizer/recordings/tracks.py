@@ -40,10 +40,6 @@ class Tracks:
         """The key of the first stretch; smaller ones are of names and of cues."""
         return len(self.names) + len(self._zones)
 
-    def zone_key(self, place: int) -> int:
-        """The key of the track to which a zone belongs."""
-        return self._keys[place]
-
     def hear(self, spans: Sequence[Span]) -> None:
         """Take the spans that are now complete."""
         for span in spans:
