@@ -17,6 +17,7 @@ import typer
 
 from cli.bench_commands import bench_app
 from cli.data_commands import codec_app, phonemes, tokenize
+from cli.dataset_commands import dataset_app
 from cli.model_commands import model_app
 from cli.run_commands import coordinator, demo, simulate, status, ticket_app, worker
 from cli.voice_commands import say
@@ -38,6 +39,7 @@ app.add_typer(ticket_app, name="ticket", rich_help_panel="Run")
 app.command(rich_help_panel="Run")(simulate)
 app.command(rich_help_panel="Data")(tokenize)
 app.command(rich_help_panel="Data")(phonemes)
+app.add_typer(dataset_app, name="dataset", rich_help_panel="Data")
 app.add_typer(codec_app, name="codec", rich_help_panel="Data")
 app.add_typer(model_app, name="model", rich_help_panel="Measure")
 app.add_typer(bench_app, name="bench", rich_help_panel="Measure")

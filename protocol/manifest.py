@@ -189,7 +189,15 @@ class ShardEntry(_Part):
 
 
 class DatasetManifest(_Part):
-    """A tokenised dataset: its codec, phoneme inventory (the index is the id), shards and where they come from."""
+    """A tokenised dataset: its codec, phoneme inventory (the index is the id), shards and where they come from.
+
+    Args:
+        aligner_cid: of the first language's aligner. aligners: of each language's.
+        audio_cid: of `audio.jsonl`, what each recording was like.
+        speaker_embedding: "dim" and "encoder" of the rows' speaker embeddings; empty where no row has one.
+        untranscribed_rows: rows without a text. refused_clips: how many were left out.
+        dropped_characters: how often a character without a reading was left out of a text.
+    """
 
     format: Literal["hocket-dataset/1"] = "hocket-dataset/1"
     name: str
@@ -200,6 +208,12 @@ class DatasetManifest(_Part):
     shards: list[ShardEntry]
     heldout: list[ShardEntry]
     aligner_cid: Cid | None = None
+    aligners: dict[str, Cid] = {}
+    audio_cid: Cid | None = None
+    speaker_embedding: dict[str, Any] = {}
+    untranscribed_rows: Count = 0
+    refused_clips: Count = 0
+    dropped_characters: dict[str, Count] = {}
     licences: list[str]
 
     @model_validator(mode="after")
@@ -207,6 +221,13 @@ class DatasetManifest(_Part):
         for what, names in (("phoneme", self.phonemes), ("language", self.languages), ("speaker", self.speakers)):
             if len(set(names)) != len(names):
                 raise ValueError(f"a {what} is listed twice")
+        return self
+
+    @model_validator(mode="after")
+    def _speaker_embedding_has_a_size(self) -> DatasetManifest:
+        size = self.speaker_embedding.get("dim")
+        if self.speaker_embedding and not (type(size) is int and 1 <= size <= 4096):
+            raise ValueError(f"a speaker embedding of {size!r} numbers")
         return self
 
 
