@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from common.errors import Code, HocketError
 from coordinator.run_config import RunConfig
 from protocol.manifest import DatasetManifest
 from tts.config import ModelConfig, preset
@@ -13,19 +14,29 @@ def choose_model(config: RunConfig, manifest: DatasetManifest) -> ModelConfig:
     """The preset that the run file names, fitted to the dataset's codec, phonemes and languages, and to the cards' memory.
 
     Raises:
-        HocketError: MODEL_CONFIG_INVALID, STAGES_INVALID.
+        HocketError: MODEL_CONFIG_INVALID, STAGES_INVALID; RUN_FILE_INVALID for a dataset with rows that have no text.
     """
+    if manifest.untranscribed_rows:
+        detail = f"data.manifest: {manifest.untranscribed_rows} rows of the dataset have no text, and speech is learnt from texts"
+        raise HocketError(Code.RUN_FILE_INVALID, detail, remedy="tokenise recordings with their transcripts")
     model = preset(
         config.model.preset,
         n_codebooks=manifest.codec["n_codebooks"],
         codebook_size=manifest.codec["codebook_size"],
         n_phonemes=len(manifest.phonemes),
         n_languages=max(len(manifest.languages), 1),
+        **speaker_size(manifest),
     )
     if not config.model.stage_memory_mib:
         return model
     budgets = [size * 2**20 for size in config.model.stage_memory_mib]
     return model.model_copy(update={"cuts": cuts_of(partition_to_fit(model, budgets, load_of(config, manifest)))})
+
+
+def speaker_size(manifest: DatasetManifest) -> dict[str, int]:
+    """`speaker_dim` of a model for this dataset; the preset's where its rows have no speaker embedding."""
+    size = manifest.speaker_embedding.get("dim")
+    return {} if size is None else {"speaker_dim": int(size)}
 
 
 def load_of(config: RunConfig, manifest: DatasetManifest) -> Load:

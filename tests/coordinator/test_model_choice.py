@@ -59,3 +59,16 @@ def test_every_stage_needs_its_budget() -> None:
     with pytest.raises(HocketError) as caught:
         run_file('preset = "base"\nstages = 2\nstage_memory_mib = [100]')
     assert caught.value.code is Code.RUN_FILE_INVALID and "stage_memory_mib" in caught.value.detail
+
+
+def test_the_speaker_embedding_of_the_dataset_sizes_the_models() -> None:
+    manifest = MANIFEST.model_copy(update={"speaker_embedding": {"dim": 256, "encoder": "resemblyzer-0.1.4"}})
+    assert choose_model(run_file('preset = "demo"\nstages = 2'), manifest).speaker_dim == 256
+    assert choose_model(run_file('preset = "demo"\nstages = 2'), MANIFEST).speaker_dim == 16
+
+
+def test_rows_without_text_cannot_be_trained_on() -> None:
+    manifest = MANIFEST.model_copy(update={"untranscribed_rows": 3})
+    with pytest.raises(HocketError) as caught:
+        choose_model(run_file('preset = "demo"\nstages = 2'), manifest)
+    assert caught.value.code is Code.RUN_FILE_INVALID and "3 rows" in caught.value.detail

@@ -1,0 +1,117 @@
+"""What a worker process does: jobs that it is told on its standard input, one JSON object a line, and answers in the same form.
+
+The first line says which codec, device and folder; every other is a job. The process ends when its input ends, in the middle of
+a job too: the results of jobs are whole or absent, and nothing is written when nobody waits for it any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from common.errors import Code, HocketError
+from common.faults import Fault, Faults
+from tokenizer.codec import Codec, load_codec
+from tokenizer.encode_jobs import ClipTask, VoiceOf, encode_job
+
+Say = Callable[[dict[str, Any]], None]
+
+
+class Worker:
+    """Does jobs with models that are loaded once, when the first job needs them.
+
+    Args:
+        codec: loads the codec. device: of the models.
+    """
+
+    def __init__(self, codec: Callable[[], Codec], device: str, faults: Faults, say: Say) -> None:
+        self._load, self._device, self._faults, self._say = codec, device, faults, say
+        self._codec: Codec | None = None
+        self._voice: VoiceOf | None = None
+        self._tools: Any = None
+
+    def do(self, job: dict[str, Any]) -> None:
+        """Do one job and say that it is done.
+
+        Raises:
+            HocketError: what ends the work, such as a full disk; what is wrong with a clip is in the job's result.
+        """
+        if job["kind"] == "encode":
+            self._encode(job)
+        else:
+            self._cut(job)
+        self._say({"done": job["number"]})
+
+    def _encode(self, job: dict[str, Any]) -> None:
+        if self._codec is None:
+            self._codec = self._load()
+        if job["speakers"] and self._voice is None:
+            from tokenizer.recordings.clip_voice import ClipVoice
+
+            self._voice = ClipVoice(self._recording_tools().encoder)
+        clips = [ClipTask.from_json(clip) for clip in job["clips"]]
+        voice = self._voice if job["speakers"] else None
+        encode_job(clips, self._codec, Path(job["path"]), voice_of=voice, faults=self._faults, number=job["number"])
+
+    def _cut(self, job: dict[str, Any]) -> None:
+        from tokenizer.recording_jobs import RecordingTask, cut_job
+
+        def heard(seconds: float) -> None:
+            self._say({"heard": seconds, "job": job["number"]})
+
+        task = RecordingTask.from_json(job["recording"])
+        cut_job(task, self._recording_tools(), Path(job["path"]), heard=heard, faults=self._faults, number=job["number"])
+
+    def _recording_tools(self) -> Any:
+        if self._tools is None:
+            from tokenizer.recordings.diarise import RecordingTools
+
+            self._tools = RecordingTools.load(self._device)
+        return self._tools
+
+
+def load_on(folder: Path, n_codebooks: int, device: str) -> Codec:
+    """A codec from a folder, on a device; OPTION_INVALID for one that it cannot use."""
+    if device != "cpu":
+        raise HocketError(Code.OPTION_INVALID, f"the codec cannot run on {device}")
+    return load_codec(folder, n_codebooks=n_codebooks)
+
+
+def _listen(lines: TextIO, jobs: queue.Queue[dict[str, Any]]) -> None:
+    for line in lines:
+        jobs.put(json.loads(line))
+    os._exit(0)  # at once, for whoever wanted the results is gone or has all of them
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    import torch
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints must not be taken for an answer
+
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    jobs: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_listen, args=(sys.stdin, jobs), daemon=True).start()
+    first = jobs.get()
+    torch.set_num_threads(first["threads"])
+    faults = Faults([Fault.parse(line) for line in first["faults"]])
+    worker = Worker(lambda: load_on(Path(first["codec"]), first["n_codebooks"], first["device"]), first["device"], faults, say)
+    while True:
+        try:
+            worker.do(jobs.get())
+        except HocketError as error:
+            say({"error": error.line()})
+
+
+if __name__ == "__main__":
+    main()
