@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from common.errors import Code, HocketError
 from common.files import disk_error
 from protocol.content import file_cid
-from protocol.manifest import DatasetManifest, read_manifest
+from protocol.manifest import MAX_DOCUMENT_BYTES, DatasetManifest, read_manifest
 from swarm.blocks import BlockStore
 
+logger = logging.getLogger(__name__)
+
 MANIFEST_NAME = "manifest.json"
+FILES_A_LINE = 500
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ def import_dataset(where: str, languages: tuple[str, ...], store: BlockStore, *,
         path = path / MANIFEST_NAME if path.is_dir() else path
         folder = path.parent
         try:
+            if path.stat().st_size > MAX_DOCUMENT_BYTES:
+                raise HocketError(Code.MANIFEST_INVALID, f"{path} has more than {MAX_DOCUMENT_BYTES} bytes")
             data = path.read_bytes()
         except OSError as error:
             raise HocketError(Code.RUN_FILE_INVALID, f"data.manifest: {path} ({error.strerror})") from error
@@ -69,13 +75,14 @@ def import_dataset(where: str, languages: tuple[str, ...], store: BlockStore, *,
         raise HocketError(Code.RUN_FILE_INVALID, f"data.languages: {', '.join(languages)}; the dataset has {named}")
     if not sum(shard.rows for shard in manifest.shards) or not sum(shard.frames for shard in manifest.shards):
         raise HocketError(Code.CORPUS_TOO_SMALL, f"{where} has no rows")
-    wanted = {shard.cid for shard in (*manifest.shards, *manifest.heldout)}
+    named = {cid: f"aligners/{language}.safetensors" for language, cid in manifest.aligners.items()}
     if manifest.aligner_cid is not None:
-        wanted.add(manifest.aligner_cid)
+        named.setdefault(manifest.aligner_cid, "aligner.safetensors")
     if isinstance(codec_cid := manifest.codec.get("cid"), str) and codec_cid.startswith("baf"):
-        wanted.add(codec_cid)
+        named[codec_cid] = "codec/model.safetensors"
+    wanted = {*named, *(shard.cid for shard in (*manifest.shards, *manifest.heldout))}
     if folder is not None:
-        _import_files(folder, wanted, store)
+        _import_files(folder, wanted, store, named)
     shards = {shard.cid for shard in (*manifest.shards, *manifest.heldout)}
     missing = sorted(cid for cid in shards if not store.has(cid))
     if missing:
@@ -85,14 +92,24 @@ def import_dataset(where: str, languages: tuple[str, ...], store: BlockStore, *,
     return Dataset(cid, manifest, (cid, *sorted(one for one in wanted if store.has(one))))
 
 
-def _import_files(folder: Path, wanted: set[str], store: BlockStore) -> None:
-    """Add each file below `folder` whose CID is wanted; what else lies there is left alone."""
+def _import_files(folder: Path, wanted: set[str], store: BlockStore, named: dict[str, str]) -> None:
+    """Add each file below `folder` whose CID is wanted, block by block; what else lies there is left alone.
+
+    Args:
+        named: where a dataset keeps the file of a CID, from `folder` on; these are read once. Others are looked for.
+    """
     left = {cid for cid in wanted if not store.has(cid)}
     try:
-        for path in sorted(folder.rglob("*")):
+        for number, cid in enumerate(sorted(left), start=1):
+            path = folder / named.get(cid, f"shards/{cid}.parquet")
+            if path.is_file() and not path.is_symlink() and store.add_file(path) == cid:
+                left.discard(cid)
+            if number % FILES_A_LINE == 0:
+                logger.info("%s: %d files are in the block store", folder, number)
+        for path in sorted(folder.rglob("*")) if left else ():
             if not left:
                 return
-            if path.is_file() and file_cid(path) in left:
+            if path.is_file() and not path.is_symlink() and file_cid(path) in left:
                 left.discard(store.add_file(path))
     except OSError as error:
         raise disk_error(error, folder) from error
