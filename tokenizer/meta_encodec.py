@@ -15,7 +15,9 @@ from torch import Tensor
 
 from common.errors import Code, HocketError
 from tokenizer.codec import Codec
-from tokenizer.encode import MIN_CAUSAL_FRAMES, encode_padded
+from tokenizer.codec_stream import WindowEncoder
+from tokenizer.encode import encode_padded
+from tokenizer.encodec_stream import EncodecLayers, EncodecWindows
 from tokenizer.transformers_codec import TransformersCodec
 
 
@@ -38,8 +40,9 @@ class MetaEncodec(Codec):
         self.max_batch = max_batch
         self.sample_rate, self.hop = reference.sample_rate, reference.hop
         self.n_codebooks, self.codebook_size = reference.n_codebooks, reference.codebook_size
+        self.device = reference.device
+        self.window_frames, self.min_frames = reference.window_frames, reference.min_frames
         config = reference.model.config
-        self._causal = bool(config.use_causal_conv)
         self.encoder, self.decoder, self.quantizer = _build(config)
         weights = reference.model.state_dict()
         for prefix, module in (("encoder", self.encoder), ("decoder", self.decoder), ("quantizer", self.quantizer)):
@@ -48,16 +51,20 @@ class MetaEncodec(Codec):
                 module.load_state_dict({name: weights[theirs] for name, theirs in names.items()})
             except (KeyError, RuntimeError) as error:
                 raise HocketError(Code.CODEC_UNREADABLE, f"Meta's {prefix} has other tensors ({error})") from error
-            module.eval().requires_grad_(False)
+            module.eval().requires_grad_(False).to(self.device)
+        if reference.reach is not None:
+            self._layers = EncodecLayers(list(self.encoder.model))
+            self.reach = self._layers.reach
 
     @classmethod
-    def load(cls, source: str, *, n_codebooks: int | None = None) -> MetaEncodec:
+    def load(cls, source: str, *, n_codebooks: int | None = None, device: str = "cpu") -> MetaEncodec:
         """Take over the EnCodec in a transformers folder or of a hub id; errors as `TransformersCodec.load`."""
         where = Path(source) if Path(source).is_dir() else source
-        return cls(TransformersCodec.load(where, n_codebooks=n_codebooks))
+        return cls(TransformersCodec.load(where, n_codebooks=n_codebooks, device=device))
 
     def codebook_vectors(self) -> np.ndarray:
-        return torch.stack([layer._codebook.embed for layer in self.quantizer.vq.layers[: self.n_codebooks]]).numpy().copy()
+        books = [layer._codebook.embed for layer in self.quantizer.vq.layers[: self.n_codebooks]]
+        return torch.stack(books).cpu().numpy().copy()
 
     def save(self, folder: Path) -> None:
         """Write the transformers checkpoint with the same weights."""
@@ -65,20 +72,31 @@ class MetaEncodec(Codec):
 
     @torch.inference_mode()
     def _encode(self, wavs: list[np.ndarray]) -> list[np.ndarray]:
-        max_clips, min_frames = (self.max_batch, MIN_CAUSAL_FRAMES) if self._causal else (1, 1)
         return encode_padded(
-            wavs, self.hop, self._codes, n_codebooks=self.n_codebooks, max_clips=max_clips, min_frames=min_frames
+            wavs,
+            self.hop,
+            self._codes,
+            n_codebooks=self.n_codebooks,
+            max_clips=1 if self.reach is None else self.max_batch,
+            min_frames=self.min_frames,
         )
 
+    def _window_encoder(self) -> WindowEncoder:
+        return EncodecWindows(self._layers, self._quantise, self.device)
+
     def _codes(self, padded: Tensor) -> Tensor:
-        """Codes int64 [B, K, T] of samples [B, 1, T * hop]."""
-        codes: Tensor = self.quantizer.vq.encode(self.encoder(padded), n_q=self.n_codebooks)
+        """Codes int64 [B, K, T] of samples [B, 1, T * hop]; both in the machine's own memory."""
+        return self._quantise(self.encoder(padded.to(self.device))).cpu()
+
+    def _quantise(self, latents: Tensor) -> Tensor:
+        """Codes int64 [B, K, T] of latents [B, D, T]."""
+        codes: Tensor = self.quantizer.vq.encode(latents, n_q=self.n_codebooks)
         return codes.transpose(0, 1)
 
     @torch.inference_mode()
     def _decode(self, codes: np.ndarray) -> np.ndarray:
-        latents = self.quantizer.decode(torch.from_numpy(codes)[:, None])  # [1, D, T]
-        wav: np.ndarray = self.decoder(latents).reshape(-1)[: codes.shape[1] * self.hop].numpy().copy()
+        latents = self.quantizer.decode(torch.from_numpy(codes)[:, None].to(self.device))  # [1, D, T]
+        wav: np.ndarray = self.decoder(latents).reshape(-1)[: codes.shape[1] * self.hop].cpu().numpy().copy()
         return wav
 
 

@@ -4,8 +4,8 @@ It works on frames only, so it is small, hundreds of times faster than real time
 minutes (`small_codec_training`). The decoder predicts magnitude and phase of an STFT, as in Siuzdak, "Vocos" (2023);
 the blocks are those of Liu et al., "A ConvNet for the 2020s" (2022), in one dimension.
 
-The networks are not causal (their field is some 25 frames), so clips are encoded one at a time: then the codes of a
-clip cannot depend on what else is in the batch.
+The networks are not causal (their field is some 35 frames), so clips are encoded one at a time: then the codes of a
+clip cannot depend on what else is in the batch. Clips longer than a window of 30 s are encoded in windows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ from torch import Tensor, nn
 from common.errors import Code, HocketError
 from common.files import atomic_write
 from tokenizer.codec import SMALL_FORMAT, Codec, check_n_codebooks, read_config
+from tokenizer.codec_layers import padded_convolutions
+from tokenizer.codec_stream import WindowEncoder
+from tokenizer.receptive_field import Convolution, reach_of
 
 MAX_CARD_BYTES = 1 << 16
+WINDOW_S = 30.0  # of audio that is encoded at once, in some 60 MB
 FLOOR = 1e-5  # of mel magnitudes before the logarithm: -100 dB
 
 
@@ -199,13 +203,15 @@ class SmallCodec(Codec):
         net: the networks; they are put into evaluation mode.
         n_codebooks: books to use; all if None.
         card: what the weights were made from, with licences; it goes where the codec is saved.
+        device: to run on.
     """
 
     kind = "hocket"
 
-    def __init__(self, net: SmallCodecNet, *, n_codebooks: int | None = None, card: str = "") -> None:
+    def __init__(self, net: SmallCodecNet, *, n_codebooks: int | None = None, card: str = "", device: str = "cpu") -> None:
         self.card = card
-        self.net = net.eval().requires_grad_(False)
+        self.device = device
+        self.net = net.eval().requires_grad_(False).to(device)
         self.config = net.config
         self.sample_rate = net.config.sample_rate
         self.hop = net.config.hop
@@ -213,6 +219,9 @@ class SmallCodec(Codec):
         self.n_codebooks = check_n_codebooks(n_codebooks, net.config.n_codebooks)
         # 3 frames a convolution, and the frames that overlap in the sound.
         self.decode_context = 3 * (net.config.decoder_layers + 1) + net.config.n_fft // net.config.hop
+        spectrum = Convolution(net.config.n_fft, self.hop, (net.config.n_fft - self.hop) // 2)
+        self.reach = reach_of([spectrum, *padded_convolutions(net.encoder)])
+        self.window_frames = round(WINDOW_S * self.frame_rate)
 
     @classmethod
     def untrained(cls, config: SmallCodecConfig, *, seed: int = 0, n_codebooks: int | None = None) -> SmallCodec:
@@ -220,7 +229,7 @@ class SmallCodec(Codec):
         return cls(build_net(config, seed), n_codebooks=n_codebooks)
 
     @classmethod
-    def load(cls, folder: Path, *, n_codebooks: int | None = None) -> SmallCodec:
+    def load(cls, folder: Path, *, n_codebooks: int | None = None, device: str = "cpu") -> SmallCodec:
         """Read config.json and model.safetensors; CODEC_UNREADABLE if they do not fit together."""
         try:
             config = SmallCodecConfig.model_validate(read_config(folder))
@@ -230,10 +239,10 @@ class SmallCodec(Codec):
             raise HocketError(Code.CODEC_UNREADABLE, f"{folder / 'config.json'}: {where} {first['msg']}") from error
         net = build_net(config, 0)
         load_weights(net, folder / "model.safetensors")
-        return cls(net, n_codebooks=n_codebooks, card=read_card(folder))
+        return cls(net, n_codebooks=n_codebooks, card=read_card(folder), device=device)
 
     def save(self, folder: Path) -> None:
-        tensors = {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.net.state_dict().items()}
         atomic_write(folder / "model.safetensors", save(tensors))
         text = json.dumps(self.config.model_dump(), indent=2) + "\n"
         atomic_write(folder / "config.json", text.encode())
@@ -241,24 +250,28 @@ class SmallCodec(Codec):
             atomic_write(folder / "CARD.md", self.card.encode())
 
     def codebook_vectors(self) -> np.ndarray:
-        return self.net.codebooks[: self.n_codebooks].numpy().copy()
+        return self.net.codebooks[: self.n_codebooks].cpu().numpy().copy()
 
     def describe(self) -> dict[str, object]:
         return {**super().describe(), "name": self.config.name}
 
     @torch.inference_mode()
     def _encode(self, wavs: list[np.ndarray]) -> list[np.ndarray]:
-        results = []
-        for wav in wavs:
-            padded = F.pad(torch.from_numpy(wav)[None], (0, -len(wav) % self.hop))  # [1, T * hop]
-            codes, _ = self.net.quantise(self.net.encode(padded), self.n_codebooks)
-            results.append(codes[0].T.contiguous().numpy().astype(np.uint16))
-        return results
+        return [self._encode_window(np.pad(wav, (0, -len(wav) % self.hop)), 0, 0) for wav in wavs]
+
+    def _window_encoder(self) -> WindowEncoder:
+        return self._encode_window
+
+    @torch.inference_mode()
+    def _encode_window(self, samples: np.ndarray, before: int, after: int) -> np.ndarray:
+        latents = self.net.encode(torch.from_numpy(samples)[None].to(self.device))  # [1, T, D]
+        codes, _ = self.net.quantise(latents[:, before : latents.shape[1] - after], self.n_codebooks)
+        return codes[0].T.contiguous().cpu().numpy().astype(np.uint16)
 
     @torch.inference_mode()
     def _decode(self, codes: np.ndarray) -> np.ndarray:
-        latents = self.net.dequantise(torch.from_numpy(codes.T.copy())[None])
-        return self.net.decode(latents)[0].numpy().copy()
+        latents = self.net.dequantise(torch.from_numpy(codes.T.copy())[None].to(self.device))
+        return self.net.decode(latents)[0].cpu().numpy().copy()
 
 
 def read_card(folder: Path) -> str:

@@ -19,8 +19,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from common.errors import Code, HocketError
-from tokenizer.codec import TRANSFORMERS_TYPES, Codec, check_n_codebooks, read_config
+from tokenizer.codec import TRANSFORMERS_TYPES, WINDOW_S, Codec, check_n_codebooks, read_config
+from tokenizer.codec_layers import padded_convolutions, synthesis_reach
+from tokenizer.codec_stream import WindowEncoder
 from tokenizer.encode import MIN_CAUSAL_FRAMES, encode_padded
+from tokenizer.encodec_stream import EncodecLayers, EncodecWindows
+from tokenizer.receptive_field import reach_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +36,19 @@ class TransformersCodec(Codec):
         model: EncodecModel, MimiModel or DacModel, for one channel and with no segmenting.
         n_codebooks: books to use; all if None.
         max_batch: clips a batch at most, of causal codecs.
+        device: to run on.
 
     Raises:
         HocketError: CODEC_UNREADABLE for another model, stereo, or one that scales or segments its input.
     """
 
-    def __init__(self, model: Any, *, n_codebooks: int | None = None, max_batch: int = 8) -> None:
+    def __init__(self, model: Any, *, n_codebooks: int | None = None, max_batch: int = 8, device: str = "cpu") -> None:
         config = model.config
         if config.model_type not in TRANSFORMERS_TYPES:
             raise HocketError(Code.CODEC_UNREADABLE, f"a {config.model_type} model is none of {', '.join(TRANSFORMERS_TYPES)}")
         self.kind = config.model_type
-        self.model = model.eval().requires_grad_(False)
+        self.model = model.eval().requires_grad_(False).to(device)
+        self.device = device
         self.max_batch = max_batch
         self.sample_rate = int(config.sampling_rate)
         self.codebook_size = int(config.codebook_size)
@@ -50,7 +56,9 @@ class TransformersCodec(Codec):
             if config.audio_channels != 1 or config.normalize or config.chunk_length_s is not None:
                 detail = "this EnCodec is stereo, scales or segments its input; use the 24 kHz one"
                 raise HocketError(Code.CODEC_UNREADABLE, detail)
-            self.hop, available, self._causal = int(config.hop_length), int(config.num_quantizers), bool(config.use_causal_conv)
+            self.hop, available = int(config.hop_length), int(config.num_quantizers)
+            # Group norm over time takes the whole clip into every frame.
+            self._causal = bool(config.use_causal_conv) and config.norm_type == "weight_norm"
         elif self.kind == "mimi":
             self.hop, available, self._causal = int(config.frame_size), int(config.num_quantizers), bool(config.use_causal_conv)
         else:
@@ -58,9 +66,18 @@ class TransformersCodec(Codec):
         self.n_codebooks = check_n_codebooks(n_codebooks, available)
         if self.kind == "mimi" and self.n_codebooks < config.num_semantic_quantizers:
             raise HocketError(Code.OPTION_INVALID, f"this Mimi needs {config.num_semantic_quantizers} codebooks or more")
+        self.window_frames = round(WINDOW_S * self.frame_rate)
+        self.min_frames = MIN_CAUSAL_FRAMES if self._causal else 1
+        if self.kind == "encodec" and self._causal:
+            self._layers = EncodecLayers(list(self.model.encoder.layers))
+            self.reach = self._layers.reach
+            self.min_frames = max(self.min_frames, self.reach.start)
+        elif self.kind == "dac":
+            self.reach = reach_of(padded_convolutions(self.model.encoder))
+            self.decode_context = synthesis_reach(self.model.decoder.modules())
 
     @classmethod
-    def load(cls, source: Path | str, *, n_codebooks: int | None = None) -> TransformersCodec:
+    def load(cls, source: Path | str, *, n_codebooks: int | None = None, device: str = "cpu") -> TransformersCodec:
         """Load from a folder, else by hub id: from the local cache, and from the hub unless HF_HUB_OFFLINE is set.
 
         Only safetensors weights are read, and a tensor that is missing or of another shape is an error, not a random tensor.
@@ -69,14 +86,15 @@ class TransformersCodec(Codec):
             HocketError: CODEC_UNREADABLE, OPTION_INVALID.
         """
         if isinstance(source, Path):
-            return cls(_load_model(str(source), read_config(source).get("model_type"), local=True), n_codebooks=n_codebooks)
+            model = _load_model(str(source), read_config(source).get("model_type"), local=True)
+            return cls(model, n_codebooks=n_codebooks, device=device)
         try:
-            return cls(_load_model(source, None, local=True), n_codebooks=n_codebooks)
+            return cls(_load_model(source, None, local=True), n_codebooks=n_codebooks, device=device)
         except HocketError as error:
             if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") or error.code != Code.CODEC_UNREADABLE:
                 raise
         logger.info("codec %s is not in the local cache; asking the hub", source)
-        return cls(_load_model(source, None, local=False), n_codebooks=n_codebooks)
+        return cls(_load_model(source, None, local=False), n_codebooks=n_codebooks, device=device)
 
     def save(self, folder: Path) -> None:
         self.model.save_pretrained(folder)
@@ -91,32 +109,51 @@ class TransformersCodec(Codec):
                 books += _mimi_books(quantizer.acoustic_residual_vector_quantizer)
             else:
                 books = [_project(layer.out_proj, layer.codebook.weight) for layer in quantizer.quantizers]
-            return torch.stack(books[: self.n_codebooks]).float().numpy().copy()
+            return torch.stack(books[: self.n_codebooks]).float().cpu().numpy().copy()
 
     @torch.inference_mode()
     def _encode(self, wavs: list[np.ndarray]) -> list[np.ndarray]:
-        max_clips, min_frames = (self.max_batch, MIN_CAUSAL_FRAMES) if self._causal else (1, 1)
         return encode_padded(
-            wavs, self.hop, self._codes, n_codebooks=self.n_codebooks, max_clips=max_clips, min_frames=min_frames
+            wavs,
+            self.hop,
+            self._codes,
+            n_codebooks=self.n_codebooks,
+            max_clips=self.max_batch if self._causal else 1,
+            min_frames=self.min_frames,
         )
 
-    def _codes(self, padded: Tensor) -> Tensor:
-        """Codes int64 [B, K, T] of samples [B, 1, T * hop]."""
+    def _window_encoder(self) -> WindowEncoder:
         if self.kind == "encodec":
-            embedding = self.model.encoder(padded)  # [B, D, T]
-            quantizer = self.model.quantizer
-            bits_a_second = quantizer.frame_rate * np.log2(self.codebook_size)
-            # Half a book more than K: the model rounds the books of a bandwidth (kbit/s) down.
-            codes = quantizer.encode(embedding, float((self.n_codebooks + 0.5) * bits_a_second / 1000)).transpose(0, 1)
+            return EncodecWindows(self._layers, self._quantise, self.device)
+        return self._encode_window
+
+    @torch.inference_mode()
+    def _encode_window(self, samples: np.ndarray, before: int, after: int) -> np.ndarray:
+        codes = self._codes(torch.from_numpy(samples)[None, None])[0].numpy()
+        return codes[:, before : codes.shape[1] - after].astype(np.uint16)
+
+    def _quantise(self, embedding: Tensor) -> Tensor:
+        """EnCodec's codes int64 [B, K, T] of latents [B, D, T]."""
+        quantizer = self.model.quantizer
+        bits_a_second = quantizer.frame_rate * np.log2(self.codebook_size)
+        # Half a book more than K: the model rounds the books of a bandwidth (kbit/s) down.
+        codes: Tensor = quantizer.encode(embedding, float((self.n_codebooks + 0.5) * bits_a_second / 1000))
+        return codes.transpose(0, 1)
+
+    def _codes(self, padded: Tensor) -> Tensor:
+        """Codes int64 [B, K, T] of samples [B, 1, T * hop]; both in the machine's own memory."""
+        padded = padded.to(self.device)
+        if self.kind == "encodec":
+            codes = self._quantise(self.model.encoder(padded))
         elif self.kind == "mimi":
             codes = self.model.encode(padded, num_quantizers=self.n_codebooks).audio_codes
         else:
             codes = self.model.encode(padded, n_quantizers=self.n_codebooks).audio_codes
-        return codes
+        return codes.cpu()
 
     @torch.inference_mode()
     def _decode(self, codes: np.ndarray) -> np.ndarray:
-        batch = torch.from_numpy(codes)[None]  # [1, K, T]
+        batch = torch.from_numpy(codes)[None].to(self.device)  # [1, K, T]
         if self.kind == "encodec":
             wav = self.model.decode(batch[None], [None]).audio_values
         elif self.kind == "mimi":
@@ -124,7 +161,7 @@ class TransformersCodec(Codec):
         else:
             wav = self.model.decode(audio_codes=batch).audio_values
         wanted = codes.shape[1] * self.hop
-        samples = wav.reshape(-1)[:wanted].float().numpy()
+        samples = wav.reshape(-1)[:wanted].float().cpu().numpy()
         # DAC's upsampling by an odd factor gives a sample less a frame boundary.
         return np.pad(samples, (0, wanted - len(samples)))
 
