@@ -15,6 +15,7 @@ import torch
 from common.errors import Code, HocketError
 from tokenizer.audio import read_audio, resample
 from tokenizer.audio_source import AudioSource
+from tokenizer.recordings.clip_voice import ClipVoice
 from tokenizer.recordings.cluster import ClusterSettings
 from tokenizer.recordings.diarise import CutSettings, Piece, RecordingTools, cut_recording
 from tokenizer.recordings.embed import SpeakerEncoder, tf32
@@ -214,6 +215,20 @@ def test_embeddings_do_not_depend_on_batches_and_survive_too_little_memory(
     monkeypatch.setattr(limited, "embed", small)
     np.testing.assert_allclose(run(limited), whole, atol=1e-5)
     assert sizes[:3] == [13, 7, 4] and max(sizes[3:]) <= 4
+
+
+def test_a_clip_has_the_voice_of_its_speaker_at_any_rate_and_level(tools: RecordingTools, voices: list) -> None:
+    voice_of = ClipVoice(tools.encoder)
+    found = [[voice_of(clip, RATE) for clip in clips[:4]] for clips in voices[1:]]
+    means = [np.mean([vector for vector in vectors if vector is not None], axis=0) for vectors in found]
+    for n, vectors in enumerate(found):
+        for vector in vectors:
+            assert vector is not None and np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
+            assert vector @ means[n] > vector @ means[1 - n]
+    clip = voices[1][0]
+    again = voice_of(0.05 * resample(clip, RATE, 24000), 24000)
+    assert again is not None and again @ found[0][0] > 0.99  # type: ignore[operator]
+    assert voice_of(clip[:3000], RATE) is None and voice_of(np.zeros(RATE, np.float32), RATE) is None
 
 
 def test_tf32_is_set_within_only() -> None:

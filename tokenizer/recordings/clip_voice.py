@@ -41,8 +41,8 @@ class ClipVoice:
         windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW, axis=0)[::STEP].swapaxes(1, 2)  # [B, 160, 40]
         total = np.zeros(0, np.float32)
         for start in range(0, count, self._encoder.batch_size):
-            crops = torch.from_numpy(windows[start : start + self._encoder.batch_size].copy()).to(self._encoder.device)
-            found = self._encoder.embed(crops).cpu().numpy().sum(axis=0)
+            crops = torch.from_numpy(windows[start : start + self._encoder.batch_size].copy())
+            found = self._encoder.embed_in_parts(crops).cpu().numpy().sum(axis=0)
             total = total + found if len(total) else found
         norm = float(np.linalg.norm(total))
         return np.asarray(total / norm, np.float32) if norm > 0 else None
