@@ -7,8 +7,9 @@ anything is decompressed, and every row before it is given out. No torch.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,12 @@ from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from common.files import atomic_write
+from tokenizer.shard_decode import decode_rows
+from tokenizer.utterance import Utterance
+
+__all__ = [
+    "Utterance", "group_rows", "open_shard", "read_group", "read_shard", "rescale", "shard_bytes", "shuffled_text", "write_shard",
+]  # fmt: skip
 
 FORMAT = "hocket-shard/1"
 ROW_GROUP_BYTES = 2**20
@@ -28,58 +35,6 @@ DICTIONARIES = [
     "language", "speaker", "licence", "codes.list.element", "phonemes.list.element", "durations.list.element",
     "word_starts.list.element",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Utterance:
-    """One tokenised utterance.
-
-    Args:
-        id: of the clip, unique in its dataset.
-        text: as the corpus has it. spoken: as it is said.
-        phonemes: ids uint16 [P]. durations: frames a phoneme uint16 [P], summing to n_frames.
-        word_starts: uint8 [P], 1 at the first phoneme of a word.
-        align_score: mean log probability a frame of the alignment; near 0 is good.
-        language: BCP 47. speaker: name. licence: of the recording.
-        codes: uint16 [K, T]. n_frames: T.
-        speaker_embedding: float32 [E] of length 1, or None.
-    """
-
-    id: str
-    text: str
-    spoken: str
-    phonemes: NDArray[np.uint16]
-    durations: NDArray[np.uint16]
-    word_starts: NDArray[np.uint8]
-    align_score: float
-    language: str
-    speaker: str
-    codes: NDArray[np.uint16]
-    n_frames: int
-    speaker_embedding: NDArray[np.float32] | None
-    licence: str
-
-    def check(self) -> None:
-        """SHARD_DAMAGED if lengths and sums do not fit each other."""
-        p = len(self.phonemes)
-        frames = self.n_frames
-        if self.codes.ndim != 2 or self.codes.shape[0] == 0 or self.codes.shape[1] != frames or frames == 0:
-            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: codes {self.codes.shape} for {frames} frames")
-        if p == 0 or len(self.durations) != p or len(self.word_starts) != p or not self.phonemes.all():
-            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: phonemes, durations and word starts do not belong together")
-        if int(self.durations.sum(dtype=np.int64)) != frames or not self.durations.all():
-            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: durations do not sum to {frames} frames, or one is 0")
-        if not np.isfinite(self.align_score):
-            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: its alignment score is not finite")
-        if self.speaker_embedding is not None and not np.isfinite(self.speaker_embedding).all():
-            raise HocketError(Code.SHARD_DAMAGED, f"{self.id}: its speaker embedding is not finite")
-
-    @property
-    def size_bytes(self) -> int:
-        """Roughly what the row takes in memory."""
-        embedding = 0 if self.speaker_embedding is None else self.speaker_embedding.nbytes
-        arrays = self.codes.nbytes + self.phonemes.nbytes + self.durations.nbytes + self.word_starts.nbytes
-        return arrays + embedding + len(self.text) + len(self.spoken) + 256
 
 
 def _schema(embedding_size: int) -> pa.Schema:
@@ -159,20 +114,49 @@ def read_shard(source: bytes | memoryview | Path, *, codebook_size: int = 65536,
     Raises:
         HocketError: SHARD_DAMAGED with the reason.
     """
+    with open_shard(source) as file:
+        return _read(file, None, codebook_size, n_symbols)
+
+
+@contextmanager
+def open_shard(source: bytes | memoryview | Path) -> Iterator[pq.ParquetFile]:
+    """A shard whose header has been checked; of a path only the footer is read.
+
+    Raises:
+        HocketError: SHARD_DAMAGED.
+    """
     try:
-        data = source.read_bytes() if isinstance(source, Path) else source
-        file = pq.ParquetFile(pa.BufferReader(data))
+        file = pq.ParquetFile(source if isinstance(source, Path) else pa.BufferReader(source))
         _check_header(file)
-        table = file.read()
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise HocketError(Code.SHARD_DAMAGED, f"it is not a readable Parquet file ({str(error)[:120]})") from error
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def group_rows(file: pq.ParquetFile) -> list[int]:
+    """Rows of each row group of an opened shard."""
+    return [file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups)]
+
+
+def read_group(file: pq.ParquetFile, group: int, *, codebook_size: int = 65536, n_symbols: int = 65536) -> list[Utterance]:
+    """The utterances of one row group of an opened shard, each checked; nothing else of the file is read.
+
+    Raises:
+        HocketError: SHARD_DAMAGED.
+    """
+    return _read(file, group, codebook_size, n_symbols)
+
+
+def _read(file: pq.ParquetFile, group: int | None, codebook_size: int, n_symbols: int) -> list[Utterance]:
+    try:
+        table = file.read(use_threads=False) if group is None else file.read_row_group(group, use_threads=False)
         table.validate(full=True)  # offsets and UTF-8, which reading alone takes on trust
     except (OSError, pa.ArrowException, ValueError) as error:
         raise HocketError(Code.SHARD_DAMAGED, f"it is not a readable Parquet file ({str(error)[:120]})") from error
-    rows = [_utterance(row) for row in _rows(table)]
-    for row in rows:
-        row.check()
-        if int(row.codes.max()) >= codebook_size or int(row.phonemes.max()) >= n_symbols:
-            raise HocketError(Code.SHARD_DAMAGED, f"{row.id}: a code or phoneme id is out of range")
-    return rows
+    return decode_rows(table, codebook_size=codebook_size, n_symbols=n_symbols)
 
 
 def _check_header(file: pq.ParquetFile) -> None:
@@ -188,34 +172,6 @@ def _check_header(file: pq.ParquetFile) -> None:
     size = embedding.list_size if isinstance(embedding, pa.FixedSizeListType) else 0
     if size < 1 or not schema.equals(_schema(size), check_metadata=False):
         raise HocketError(Code.SHARD_DAMAGED, f"its columns are not those of {FORMAT}")
-
-
-def _rows(table: pa.Table) -> list[dict[str, object]]:
-    """Rows as dictionaries, lists as numpy arrays; a null where none belongs is refused."""
-    columns: dict[str, list[object]] = {}
-    for name in table.schema.names:
-        column = table.column(name)
-        if name != "speaker_embedding" and column.null_count:
-            raise HocketError(Code.SHARD_DAMAGED, f"the column {name} has empty rows")
-        if pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
-            columns[name] = [None if cell.as_py() is None else _array(cell) for cell in column]
-        else:
-            columns[name] = column.to_pylist()
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _array(cell: pa.ListScalar) -> NDArray[np.generic]:
-    if cell.values.null_count:
-        raise HocketError(Code.SHARD_DAMAGED, "a list has an empty place")
-    array: NDArray[np.generic] = cell.values.to_numpy(zero_copy_only=False).copy()
-    return array
-
-
-def _utterance(row: dict[str, object]) -> Utterance:
-    codes, frames = row["codes"], row["n_frames"]
-    if not isinstance(codes, np.ndarray) or not isinstance(frames, int) or frames == 0 or len(codes) == 0 or len(codes) % frames:
-        raise HocketError(Code.SHARD_DAMAGED, f"{row['id']}: its codes are not a whole number of books")
-    return Utterance(**{**row, "codes": codes.reshape(-1, frames)})  # type: ignore[arg-type]  # the schema has been checked
 
 
 def shuffled_text(utterances: Sequence[Utterance], seed: int) -> list[Utterance]:
