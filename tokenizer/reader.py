@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import bisect
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from common.errors import Code, HocketError
 from protocol.content import cid_of
 from protocol.manifest import DatasetManifest, ShardEntry
-from tokenizer.order import sample_at
+from tokenizer.order import EpochOrder
 from tokenizer.shards import MAX_SHARD_BYTES, Utterance, read_shard
 
 DEFAULT_CACHE_BYTES = 256 * 2**20
@@ -84,12 +82,13 @@ class DatasetReader:
         self._manifest = manifest
         self._get_bytes = get_bytes
         self._cache = _Cache(cache_bytes)
-        self._ends = list(accumulate(entry.rows for entry in manifest.shards))
+        self._rows = sum(entry.rows for entry in manifest.shards)
+        self._orders: dict[tuple[int, int], EpochOrder] = {}  # of the epoch that was read last
         self._loading: dict[str, asyncio.Task[list[Utterance]]] = {}
 
     def __len__(self) -> int:
         """Training utterances, held-out ones not counted: positions of an epoch run from 0 to this."""
-        return self._ends[-1] if self._ends else 0
+        return self._rows
 
     async def utterances(self, epoch: int, start: int, stop: int, seed: int) -> list[Utterance]:
         """The utterances at positions [start, stop) of an epoch, in that order.
@@ -100,16 +99,18 @@ class DatasetReader:
         """
         if not 0 <= start <= stop <= len(self):
             raise ValueError(f"positions {start}..{stop} are not in an epoch of {len(self)}")
-        places: list[tuple[int, int]] = []
-        for position in range(start, stop):
-            index = sample_at(seed, epoch, position, len(self))
-            shard = bisect.bisect_right(self._ends, index)
-            places.append((shard, index - (self._ends[shard - 1] if shard else 0)))
+        order = self._order(seed, epoch)
+        places = [order.place(position) for position in range(start, stop)]
         found: dict[tuple[int, int], Utterance] = {}
         for shard in sorted({shard for shard, _ in places}):
             rows = await self._load(self._manifest.shards[shard])
             found.update({place: rows[place[1]] for place in places if place[0] == shard})
         return [found[place] for place in places]
+
+    def _order(self, seed: int, epoch: int) -> EpochOrder:
+        if (seed, epoch) not in self._orders:
+            self._orders = {(seed, epoch): EpochOrder(seed, epoch, [entry.rows for entry in self._manifest.shards])}
+        return self._orders[seed, epoch]
 
     async def heldout(self) -> list[Utterance]:
         """The held-out utterances, in the order of the manifest: never trained on."""
