@@ -34,6 +34,7 @@ class EncodecLayers:
             raise HocketError(Code.CODEC_UNREADABLE, f"an EnCodec's encoder has one LSTM, this one {len(places)}")
         place = places[0]
         self.lstm: nn.LSTM = layers[place].lstm  # type: ignore[assignment]
+        self.dtype = next(self.lstm.parameters()).dtype
         self._before, self._behind = list(layers[:place]), list(layers[place + 1 :])
         self.tail = reach_of(causal_convolutions(self._behind)).before
         convolutions = causal_convolutions(layers)
@@ -64,7 +65,7 @@ class EncodecWindows:
     @torch.inference_mode()
     def __call__(self, samples: np.ndarray, before: int, after: int) -> np.ndarray:
         layers = self._layers
-        wav = torch.from_numpy(samples)[None, None].to(self._device)
+        wav = torch.from_numpy(samples)[None, None].to(self._device, layers.dtype)
         states = layers.before(wav)[..., before:]  # [1, C, own]
         sequence = states.permute(2, 0, 1)
         # The state of a fresh LSTM is zeros; passing it on is all that makes the windows one sequence.

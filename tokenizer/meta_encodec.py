@@ -33,11 +33,11 @@ class MetaEncodec(Codec):
 
     kind = "meta-encodec"
 
-    def __init__(self, reference: TransformersCodec, *, max_batch: int = 8) -> None:
+    def __init__(self, reference: TransformersCodec) -> None:
         if reference.kind != "encodec":
             raise HocketError(Code.CODEC_UNREADABLE, f"a {reference.kind} model is not an EnCodec")
         self.reference = reference
-        self.max_batch = max_batch
+        self.max_batch = reference.max_batch
         self.sample_rate, self.hop = reference.sample_rate, reference.hop
         self.n_codebooks, self.codebook_size = reference.n_codebooks, reference.codebook_size
         self.device = reference.device

@@ -2,8 +2,8 @@
 
 Codes do not depend on what else is in a batch. Each clip is first padded with zeros to whole frames: otherwise EnCodec fills
 up the last frame by reflection when a clip is alone and with the batch's padding when it is not. After that, padding on the
-right changes no earlier frame of a *causal* codec (EnCodec at 24 kHz, Mimi), so these run in batches of similar length that
-are cut afterwards. DAC is not causal and is run clip by clip.
+right changes no earlier frame of a *causal* codec (EnCodec at 24 kHz, Mimi), so these can run in batches of similar length
+that are cut afterwards. DAC is not causal and is run clip by clip.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from common.errors import Code, HocketError
 from tokenizer.codec import TRANSFORMERS_TYPES, WINDOW_S, Codec, check_n_codebooks, read_config
 from tokenizer.codec_layers import padded_convolutions, synthesis_reach
 from tokenizer.codec_stream import WindowEncoder
-from tokenizer.encode import MIN_CAUSAL_FRAMES, encode_padded
+from tokenizer.encode import MIN_CAUSAL_FRAMES, clips_in_batch, encode_padded
 from tokenizer.encodec_stream import EncodecLayers, EncodecWindows
 from tokenizer.receptive_field import reach_of
 
@@ -35,21 +35,21 @@ class TransformersCodec(Codec):
     Args:
         model: EncodecModel, MimiModel or DacModel, for one channel and with no segmenting.
         n_codebooks: books to use; all if None.
-        max_batch: clips a batch at most, of causal codecs.
+        max_batch: clips a batch at most, of causal codecs; what suits the device if None.
         device: to run on.
 
     Raises:
         HocketError: CODEC_UNREADABLE for another model, stereo, or one that scales or segments its input.
     """
 
-    def __init__(self, model: Any, *, n_codebooks: int | None = None, max_batch: int = 8, device: str = "cpu") -> None:
+    def __init__(self, model: Any, *, n_codebooks: int | None = None, max_batch: int | None = None, device: str = "cpu") -> None:
         config = model.config
         if config.model_type not in TRANSFORMERS_TYPES:
             raise HocketError(Code.CODEC_UNREADABLE, f"a {config.model_type} model is none of {', '.join(TRANSFORMERS_TYPES)}")
         self.kind = config.model_type
         self.model = model.eval().requires_grad_(False).to(device)
         self.device = device
-        self.max_batch = max_batch
+        self.max_batch = max_batch or clips_in_batch(device)
         self.sample_rate = int(config.sampling_rate)
         self.codebook_size = int(config.codebook_size)
         if self.kind == "encodec":

@@ -116,7 +116,7 @@ def build(kind: str) -> Codec:
         return TransformersCodec(DacModel(DacConfig(**DAC)))
     model = EncodecModel(EncodecConfig(**ENCODEC)) if kind == "encodec" else MimiModel(MimiConfig(**MIMI))
     wake(model)
-    return TransformersCodec(model)
+    return TransformersCodec(model, max_batch=8)
 
 
 @pytest.fixture(scope="module", params=KINDS)
