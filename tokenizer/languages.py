@@ -16,6 +16,8 @@ NAMES = {
     "russian": "ru", "spanish": "es", "swahili": "sw", "swedish": "sv", "turkish": "tr", "ukrainian": "uk",
     "vietnamese": "vi", "deutsch": "de", "english (us)": "en-US", "american": "en-US", "british": "en-GB",
 }  # fmt: skip
+# Languages with a front end (`tokenizer.fronts.choice` says which), whatever their region.
+SUPPORTED = ("de", "en", "es", "fr", "it", "ja", "ru")
 NO_LANGUAGE = ("und", "mul", "zxx", "mis")
 _COUNTRY = re.compile(r"[A-Z]{2}")
 _PRIVATE_COUNTRY = re.compile(r"AA|Q[M-Z]|X[A-JL-Z]|ZZ")  # codes that ISO 3166 leaves to its users
@@ -23,6 +25,11 @@ _PRIVATE_COUNTRY = re.compile(r"AA|Q[M-Z]|X[A-JL-Z]|ZZ")  # codes that ISO 3166 
 
 def _refuse(tag: str, why: str, advice: str) -> HocketError:
     return HocketError(Code.LANGUAGE_REFUSED, f"{tag!r} {why}", remedy=advice)
+
+
+def supported_languages() -> list[str]:
+    """The languages whose texts can be read, in alphabetical order; each is taken with any region."""
+    return list(SUPPORTED)
 
 
 def language_of_country(country: str) -> str | None:

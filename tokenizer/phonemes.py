@@ -6,35 +6,19 @@ the alignment); `word_starts` says where words begin. Diphthongs and affricates 
 
 from __future__ import annotations
 
-import re
-import sqlite3
-import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
+from tokenizer.fronts.choice import front_language, load_front, symbols_of
+from tokenizer.fronts.front import MAX_CHARACTERS, PhonemeText
+from tokenizer.fronts.script import sift
+from tokenizer.fronts.symbols import END, ENGLISH_SYMBOLS, PAD, PAUSE, prefix_for
 from tokenizer.languages import check_language
-from tokenizer.text import tidy
 
-if TYPE_CHECKING:
-    from gruut.text_processor import TextProcessor
-
-PAD = "<pad>"
-END = "_"
-PAUSE = "|"
-CONSONANTS = "p b t d k ɡ f v θ ð s z ʃ ʒ h m n ŋ l ɹ j w t͡ʃ d͡ʒ".split()  # noqa: SIM905
-VOWELS = "ə ɚ ɪ i ɛ æ ɑ ɔ ʌ ʊ u aɪ aʊ eɪ oʊ ɔɪ".split()  # noqa: SIM905
-STRESSES = ("", "ˈ", "ˌ")
-# Every symbol that the English lexicon and its letter-to-sound model can give. The order is part of every dataset and
-# checkpoint made so far: append, never insert.
-ENGLISH_SYMBOLS = [PAD, END, PAUSE, *CONSONANTS, *(stress + vowel for vowel in VOWELS for stress in STRESSES)]
-
-MAX_CHARACTERS = 5000
-_WORD = re.compile(r"[A-Za-z][A-Za-z'.]*|'[A-Za-z][A-Za-z'.]*")
+__all__ = ["END", "ENGLISH_SYMBOLS", "PAD", "PAUSE", "PhonemeInventory", "PhonemeText", "Phonemizer", "inventory_for"]
 
 
 class PhonemeInventory:
@@ -76,104 +60,46 @@ class PhonemeInventory:
         return [self.symbols[number] for number in numbers]
 
 
-@dataclass(frozen=True)
-class PhonemeText:
-    """What a text sounds like.
+def inventory_for(languages: Sequence[str]) -> PhonemeInventory:
+    """The beginning of the table of all symbols that holds those of every one of `languages`.
 
-    Args:
-        spoken: the words as they are said, numbers and abbreviations written out.
-        phonemes: symbols, `_` first and last, `|` at clause breaks.
-        word_starts: as long as `phonemes`; true at the first phoneme of each word.
+    An id so means the same sound in every dataset, and the inventory of more languages only goes on where another ends.
+
+    Raises:
+        HocketError: LANGUAGE_REFUSED for a wrong tag and for languages that have no front end.
     """
-
-    spoken: str
-    phonemes: list[str]
-    word_starts: list[bool]
+    needed = {symbol for language in languages for symbol in symbols_of(front_language(check_language(language)))}
+    return PhonemeInventory(prefix_for(frozenset(needed or ENGLISH_SYMBOLS)))
 
 
 class Phonemizer:
-    """Phonemes of English text, by gruut's lexicon and letter-to-sound model.
+    """Phonemes of texts in one language.
 
     Args:
-        language: a tag that `check_language` takes; "en" and "en-US" are spoken.
+        language: a tag that `check_language` takes and whose language has a front end; a region ("fr-CA") is read by the front end
+            of its language and kept in `language`.
 
     Raises:
-        HocketError: LANGUAGE_REFUSED for a wrong tag and for languages that have no reader here.
+        HocketError: LANGUAGE_REFUSED for a wrong tag and for languages that have no front end; EXTRA_MISSING where the package
+            that reads the language is not installed.
     """
 
     def __init__(self, language: str = "en-US") -> None:
         self.language = check_language(language)
-        if self.language not in ("en", "en-US"):
-            detail = f"{self.language} has no text-to-phoneme reader here"
-            raise HocketError(Code.LANGUAGE_REFUSED, detail, remedy="use en-US")
-        self.inventory = PhonemeInventory(ENGLISH_SYMBOLS)
-        self._lock = threading.Lock()
-        self._processor = _load_processor()
+        self._name = front_language(self.language)
+        self.inventory = inventory_for([self.language])
+        self._front = load_front(self._name)
 
     def phonemize(self, text: str) -> PhonemeText:
         """Read `text` aloud, on paper.
 
         Raises:
-            HocketError: NO_PHONEMES if nothing in it can be spoken, or if a word or character of it has no reading.
+            HocketError: SCRIPT_MISMATCH for a text in a script that the language does not use; NO_PHONEMES if nothing in it can
+                be spoken, if a word or number of it has no reading, or if more than a small share of its letters is lost.
         """
         if len(text) > MAX_CHARACTERS:
             raise HocketError(Code.NO_PHONEMES, f"a text of {len(text)} characters, at most {MAX_CHARACTERS} go in one piece")
-        text = tidy(text)
-        phonemes, starts = [END], [False]
-        spoken: list[str] = []
-        pause = False
-        silent: list[str] = []
-        try:
-            with self._lock:
-                graph, root = self._processor(text, lang="en-us", ssml=False)
-                sentences = list(self._processor.sentences(graph, root))
-        except (ArithmeticError, ValueError) as error:  # numbers beyond what has a name
-            raise HocketError(Code.NO_PHONEMES, f"a number in {text[:60]!r} has no reading") from error
-        for sentence in sentences:
-            for word in sentence:
-                if word.is_minor_break or word.is_major_break:
-                    pause = True
-                elif word.is_spoken:
-                    # Letters are read; a digit or a sign that is still there would be passed over.
-                    if not word.phonemes or not _WORD.fullmatch(word.text):
-                        silent.append(word.text)
-                        continue
-                    if pause and spoken:
-                        phonemes.append(PAUSE)
-                        starts.append(False)
-                    pause = False
-                    spoken.append(word.text)
-                    phonemes.extend(word.phonemes)
-                    starts.extend([True] + [False] * (len(word.phonemes) - 1))
-        if silent:
-            raise HocketError(Code.NO_PHONEMES, f"no reading for {', '.join(map(repr, silent[:5]))} in {text[:60]!r}")
-        if not spoken:
-            raise HocketError(Code.NO_PHONEMES, f"nothing to say in {text[:60]!r}")
-        phonemes.append(END)
-        starts.append(False)
-        self.inventory.encode(phonemes)
-        return PhonemeText(" ".join(spoken), phonemes, starts)
-
-
-def _load_processor() -> TextProcessor:
-    """gruut's English text processor over a copy of its lexicon in memory, indexed: looking up a word in the file, which has
-    no index, takes 10 ms."""
-    import gruut_lang_en
-    from gruut.phonemize import SqlitePhonemizer
-    from gruut.text_processor import TextProcessor
-    from gruut.utils import remove_non_word_chars
-
-    lexicon = sqlite3.connect(":memory:", check_same_thread=False)
-    stored = sqlite3.connect(f"file:{gruut_lang_en.get_lang_dir() / 'lexicon.db'}?mode=ro", uri=True)
-    try:
-        lexicon.execute("CREATE TABLE word_phonemes (word TEXT, pron_order INTEGER, phonemes TEXT, role TEXT)")
-        lexicon.executemany(
-            "INSERT INTO word_phonemes VALUES (?, ?, ?, ?)",
-            stored.execute("SELECT word, pron_order, phonemes, role FROM word_phonemes ORDER BY id"),
-        )
-    finally:
-        stored.close()
-    lexicon.execute("CREATE INDEX by_word ON word_phonemes (word)")
-    transforms = [str.lower, remove_non_word_chars, lambda word: remove_non_word_chars(word.lower())]
-    lookup = SqlitePhonemizer(db_conn=lexicon, word_transform_funcs=transforms)
-    return TextProcessor(default_lang="en-us", lookup_phonemes=lookup)
+        sifted = sift(text, self._name)
+        read = self._front.read(sifted.text)
+        self.inventory.encode(read.phonemes)
+        return PhonemeText(read.spoken, read.phonemes, read.word_starts, sifted.dropped + read.dropped)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 
+from tokenizer.fronts.mending import Mend
 from tokenizer.fronts.speech import Speech
-from tokenizer.fronts.symbols import ENGLISH_SYMBOLS
+from tokenizer.fronts.symbols import SILENT
+from tokenizer.fronts.written import WrittenFront
 
 SYMBOLS = (
-    *ENGLISH_SYMBOLS[:3],
+    *SILENT,
     *"a b d e f i j k l m n o p s t u v w y z ø ŋ œ ɑ̃ ɔ ɔ̃ ə ɛ ɛ̃ œ̃ ɡ ɥ ɲ ʁ ʃ ʒ".split(),  # noqa: SIM905
 )
+# French words bear no stress of their own.
+mend = Mend(vowels=frozenset(), rewrite={"SIL": ""})
+_ELIDED = {
+    "l": "l", "d": "d", "j": "ʒ", "m": "m", "t": "t", "s": "s", "n": "n", "c": "s", "qu": "k", "jusqu": "ʒ y s k",
+    "lorsqu": "l ɔ ʁ s k", "puisqu": "p ɥ i s k", "quoiqu": "k w a k", "quelqu": "k ɛ l k", "presqu": "p ʁ ɛ s k", "entr": "ɑ̃ t ʁ",
+}  # fmt: skip
 
 
-def mend(word: str, phonemes: list[str]) -> list[str]:
-    """As the package has them."""
-    return phonemes
+def load() -> WrittenFront:
+    """The front end; takes a second or two."""
+    return WrittenFront(SPEECH, "", mend, SYMBOLS, elided={word: sounds.split() for word, sounds in _ELIDED.items()})
 
 
 def _ordinal(match: re.Match[str]) -> str:

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import re
 
+from tokenizer.fronts.mending import Mend
 from tokenizer.fronts.speech import Speech
-from tokenizer.fronts.symbols import ENGLISH_SYMBOLS
+from tokenizer.fronts.symbols import SILENT, stressed
+from tokenizer.fronts.written import WrittenFront
 
-SYMBOLS = (
-    *ENGLISH_SYMBOLS[:3],
-    *"a b d f h j k l m n p s t v x z ŋ œ ə ɛ ɔ ɪ ʊ ɡ ʁ ʃ ʒ o e i u aː eː iː oː uː yː øː ɛː ʏ ɐ ʔ ç χ".split(),  # noqa: SIM905
-    *"p͡f t͡s t͡ʃ d͡ʒ aɪ̯ aʊ̯ ɔʏ̯ ãː ɛ̃ː õː".split(),  # noqa: SIM905
-)
+_VOWELS = "a aː ɛ ɛː eː ə ɪ iː ɔ oː œ øː ʊ uː ʏ yː ɐ ɑ̃ aɪ aʊ ɔʏ"
+_CONSONANTS = "p b t d k ɡ f v s z ʃ ʒ ç x h m n ŋ l ʁ j t͡s t͡ʃ p͡f d͡ʒ".split()  # noqa: SIM905
+SYMBOLS = (*SILENT, *_CONSONANTS, *stressed(_VOWELS))
+# The lexicon writes r in two ways, the "er" at the end of words as a long vowel's sign, and English words with English vowels.
+mend = Mend(
+    vowels=frozenset(_VOWELS.split()),
+    rewrite={
+        "ɾ": "ʁ", "r": "ʁ", "ɹ": "ʁ", "ɜ": "ɐ", "ɑ": "a", "ɑː": "aː", "n̩": "ə n", "w": "v", "θ": "s", "ð": "z", "ʌ": "a", "ɒ": "ɔ",
+        "ɔː": "oː", "ɜː": "œ", "i": "iː", "e": "eː", "o": "oː", "ø": "ʏ", "u": "uː", "y": "yː", "ɬ": "l",
+    },
+    merge={
+        ("a", "ɪ"): "aɪ", ("a", "ʊ"): "aʊ", ("ɔ", "ʏ"): "ɔʏ", ("t", "s"): "t͡s", ("t", "ʃ"): "t͡ʃ", ("p", "f"): "p͡f", ("d", "ʒ"): "d͡ʒ",
+    },
+)  # fmt: skip
 _CASE = re.compile(r"(?i)\b(am|den|dem|vom|zum|beim|bis|im|des|seit|ab)\s*$")
 
 
-def mend(word: str, phonemes: list[str]) -> list[str]:
-    """The package writes many diphthongs as two vowels and the affricate of "z" as two consonants."""
-    made: list[str] = []
-    for symbol in phonemes:
-        symbol = {"g": "ɡ", "ʔeː": "eː"}.get(symbol, symbol)
-        last = made[-1] if made else ""
-        if last == "a" and symbol in ("eː", "ɪ") and re.search("ei|ai|ey|ay", word):
-            made[-1] = "aɪ̯"
-        elif last == "a" and symbol in ("oː", "ʊ") and "au" in word:
-            made[-1] = "aʊ̯"
-        elif last == "ɔ" and symbol in ("ʏ", "ɪ", "yː", "ʏ̯") and re.search("eu|äu|oi", word):
-            made[-1] = "ɔʏ̯"
-        elif last == "t" and symbol == "s" and re.search("z|ts", word):
-            made[-1] = "t͡s"
-        else:
-            made.append(symbol)
-    return made
+def load() -> WrittenFront:
+    """The front end; takes a second or two."""
+    return WrittenFront(SPEECH, "espeak", mend, SYMBOLS)
 
 
 def _day(day: int, ending: str) -> str:

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from tokenizer.fronts.mending import Mend
 from tokenizer.fronts.speech import Speech
-from tokenizer.fronts.symbols import ENGLISH_SYMBOLS
+from tokenizer.fronts.symbols import SILENT, stressed
+from tokenizer.fronts.written import WrittenFront
 
-_VOWELS = ("a", "e", "i", "o", "u", "ɛ", "ɔ")
-SYMBOLS = (
-    *ENGLISH_SYMBOLS[:3],
-    *"a b d e f i j k l m n o p r s t u v w z ŋ ɔ ɛ ɡ ɱ ɲ ʃ ʎ t͡s d͡z t͡ʃ d͡ʒ ˈa ˈe ˈi ˈo ˈu ˈɛ ˈɔ".split(),  # noqa: SIM905
-)
+_VOWELS = "a e ɛ i o ɔ u"
+_CONSONANTS = "p b t d k ɡ f v s z ʃ ʒ m n ŋ ɲ l ʎ r j w t͡s d͡z t͡ʃ d͡ʒ".split()  # noqa: SIM905
+SYMBOLS = (*SILENT, *_CONSONANTS, *stressed(_VOWELS, ("", "ˈ")))
+_DOUBLES = "p b t d k ɡ f v s z ʃ ʒ m n l r".split()  # noqa: SIM905
+MEND = Mend(
+    vowels=frozenset(_VOWELS.split()),
+    rewrite={
+        "ɾ": "r", "ʁ": "r", "ɹ": "r", "ɪ": "i", "ʊ": "u", "t̪": "t", "d̪": "d", "t̪ː": "t t", "h": "", "ə": "e", "y": "i", "ʌ": "a",
+        "ɒ": "ɔ", "ɜː": "ɛ", "æ": "ɛ", "iː": "i", "eː": "e", "ɛː": "ɛ", "aː": "a", "ɔː": "ɔ", "oː": "o", "uː": "u", "ɪː": "i",
+        "ɑː": "a", "yː": "i", "θ": "t", "ð": "d",
+    } | {f"{sound}ː": f"{sound} {sound}" for sound in _DOUBLES},
+    merge={("t", "s"): "t͡s", ("d", "z"): "d͡z", ("t", "ʃ"): "t͡ʃ", ("d", "ʒ"): "d͡ʒ"},
+    secondary=False,
+)  # fmt: skip
 
 
-def mend(word: str, phonemes: list[str]) -> list[str]:
-    """The package marks stress at the first consonant of a syllable; here it stands on the vowel. Secondary stress is left out."""
+def mend(word: str, phonemes: Sequence[str]) -> list[str]:
+    """Symbols of a word: a double consonant is two, and of a long affricate the closure is doubled ("ragazzo")."""
     made: list[str] = []
-    waiting = False
     for symbol in phonemes:
-        bare = symbol.lstrip("ˈˌ")
-        waiting = waiting or symbol.startswith("ˈ")
-        if waiting and bare in _VOWELS:
-            bare, waiting = f"ˈ{bare}", False
-        made.append(bare)
-    return made
+        if symbol in ("sː", "zː", "ʃː", "ʒː") and made and made[-1] in ("t", "d"):
+            made += [made[-1], symbol[0]]
+        else:
+            made.append(symbol)
+    return MEND(word, made)
+
+
+def load() -> WrittenFront:
+    """The front end; takes a second or two."""
+    return WrittenFront(SPEECH, "espeak", mend, SYMBOLS, elided={})
 
 
 def _ordinal(match: re.Match[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from common.errors import Code, HocketError
 from tokenizer.fronts.front import PhonemeText, spell
-from tokenizer.fronts.symbols import ENGLISH_SYMBOLS
+from tokenizer.fronts.symbols import SILENT
 
 # Open JTalk's phones to symbols; a capital vowel is devoiced, cl is a held closure.
 _PHONES: dict[str, tuple[str, ...]] = {
@@ -15,9 +15,9 @@ _PHONES: dict[str, tuple[str, ...]] = {
     "N": ("ɴ",), "cl": ("ʔ",), "k": ("k",), "g": ("ɡ",), "s": ("s",), "z": ("z",), "sh": ("ɕ",), "j": ("d͡ʑ",), "t": ("t",), "d": ("d",),
     "ts": ("t͡s",), "ch": ("t͡ɕ",), "n": ("n",), "h": ("h",), "f": ("ɸ",), "b": ("b",), "p": ("p",), "m": ("m",), "y": ("j",), "r": ("ɾ",),
     "w": ("w",), "v": ("v",), "ky": ("kʲ",), "gy": ("ɡʲ",), "ny": ("nʲ",), "hy": ("ç",), "by": ("bʲ",), "py": ("pʲ",), "my": ("mʲ",),
-    "ry": ("rʲ",), "ty": ("tʲ",), "dy": ("dʲ",), "kw": ("k", "w"), "gw": ("ɡ", "w"),
+    "ry": ("ɾʲ",), "ty": ("tʲ",), "dy": ("dʲ",), "kw": ("k", "w"), "gw": ("ɡ", "w"),
 }  # fmt: skip
-SYMBOLS = (*ENGLISH_SYMBOLS[:3], *dict.fromkeys(symbol for made in _PHONES.values() for symbol in made))
+SYMBOLS = (*SILENT, *dict.fromkeys(symbol for made in _PHONES.values() for symbol in made))
 _SIGN = re.compile(r"[、。！？，．,.!?・「」『』（）()…―〜～]")
 
 
@@ -58,3 +58,8 @@ class JapaneseFront:
         if not any(words):
             raise HocketError(Code.NO_PHONEMES, f"nothing to say in {text[:60]!r}")
         return spell(words, "".join(dropped))
+
+
+def load() -> JapaneseFront:
+    """The front end; EXTRA_MISSING without the extra `ja`."""
+    return JapaneseFront()

@@ -5,15 +5,22 @@ from __future__ import annotations
 import importlib
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from common.errors import Code, HocketError
 
+KEPT_WORDS = 20_000  # pronunciations that stay at hand
+
 
 def language_folder(language: str) -> Path:
-    """The folder of a language's package; EXTRA_MISSING where it is not installed."""
+    """The folder of a language's package.
+
+    Raises:
+        HocketError: EXTRA_MISSING where it is not installed.
+    """
     try:
         package = importlib.import_module(f"gruut_lang_{language}")
     except ImportError as error:
@@ -23,19 +30,20 @@ def language_folder(language: str) -> Path:
 
 
 class Lexicon:
-    """Phonemes of single words.
+    """Phonemes of single words; safe to use from several threads.
 
     Args:
         language: of two letters.
+        variant: folder of the package that holds the lexicon and its model; "" for the package's own.
         mend: turns the package's phonemes of a word, given with the word, into symbols of our table.
     """
 
-    def __init__(self, language: str, mend: Callable[[str, list[str]], list[str]]) -> None:
+    def __init__(self, language: str, variant: str, mend: Callable[[str, Sequence[str]], list[str]]) -> None:
         from gruut.g2p import GraphemesToPhonemes
 
-        folder = language_folder(language)
+        folder = language_folder(language) / variant
         self._mend = mend
-        # The package's file has no index: a word takes 50 ms there.
+        # The package's file has no index: a word takes tens of milliseconds there.
         self._words = sqlite3.connect(":memory:", check_same_thread=False)
         stored = sqlite3.connect(f"file:{folder / 'lexicon.db'}?mode=ro", uri=True)
         try:
@@ -48,18 +56,24 @@ class Lexicon:
             stored.close()
         self._guess: Any = GraphemesToPhonemes(folder / "g2p" / "model.crf")
         self._lock = threading.Lock()
-        self._known: dict[str, list[str]] = {}
+        self._kept = lru_cache(maxsize=KEPT_WORDS)(self._look_up)
 
     def has(self, word: str) -> bool:
         """Whether the lexicon knows a word, in lower case."""
         with self._lock:
             return self._words.execute("SELECT 1 FROM words WHERE word = ?", (word,)).fetchone() is not None
 
-    def phonemes(self, word: str) -> list[str]:
-        """Symbols of a word in lower case; empty where there are none."""
+    def phonemes(self, word: str) -> tuple[str, ...]:
+        """Symbols of a word in lower case, from the lexicon or else from the model; empty where there are none."""
         with self._lock:
-            if word not in self._known:
-                found = self._words.execute("SELECT phonemes FROM words WHERE word = ?", (word,)).fetchone()
-                raw = found[0].split() if found else [part for part in self._guess(word) if part.strip()]
-                self._known[word] = self._mend(word, [part for part in raw if part != "SIL"])
-            return list(self._known[word])
+            return self._kept(word)
+
+    def guess(self, word: str) -> tuple[str, ...]:
+        """What the letter-to-sound model gives, whether the lexicon has the word or not."""
+        with self._lock:
+            return tuple(self._mend(word, [part for part in self._guess(word) if part.strip()]))
+
+    def _look_up(self, word: str) -> tuple[str, ...]:
+        found = self._words.execute("SELECT phonemes FROM words WHERE word = ?", (word,)).fetchone()
+        raw = found[0].split() if found else [part for part in self._guess(word) if part.strip()]
+        return tuple(self._mend(word, raw))

@@ -3,20 +3,61 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from tokenizer.fronts.mending import Mend
 from tokenizer.fronts.speech import Speech
-from tokenizer.fronts.symbols import ENGLISH_SYMBOLS
+from tokenizer.fronts.symbols import SILENT, stressed
+from tokenizer.fronts.written import WrittenFront
 
-SYMBOLS = (
-    *ENGLISH_SYMBOLS[:3],
-    *"a b d e f i j k l m n o p r s t u v x z ɡ aː eː iː oː uː ɨ ɨː ʂ ʐ ɕː t͡ɕ t͡s".split(),  # noqa: SIM905
-    *"bʲ dʲ fʲ ɡʲ kʲ lʲ mʲ nʲ pʲ rʲ sʲ tʲ vʲ xʲ zʲ".split(),  # noqa: SIM905
-)
+_VOWELS = "a e ɛ i ɪ o u ʌ ɨ"
+_SOFT = "p b t d k ɡ f v s z x m n l r".split()  # noqa: SIM905
+_CONSONANTS = "p b t d k ɡ f v s z x m n l r j ʂ ʐ ɕ t͡s t͡ɕ t͡ʂ d͡z d͡ʐ".split()  # noqa: SIM905
+SYMBOLS = (*SILENT, *_CONSONANTS, *(f"{sound}ʲ" for sound in _SOFT), *stressed(_VOWELS))
+_SOFTENING = ("е", "ё", "и", "ю", "я", "ь")
+_HARD = {"л": "l", "н": "n", "х": "x"}  # the lexicon writes these as hard everywhere
+MEND = Mend(
+    vowels=frozenset(_VOWELS.split()),
+    rewrite={"ɑ": "a", "ɵ": "o", "ɔ": "o", "ɐ": "a", "y": "ɨ", "ŋ": "n", "ɭ": "l", "ʑ": "zʲ", "ʃ": "ʂ", "ʒ": "ʐ", "ʃʲ": "ɕ", "ʒʲ": "ʐ"},
+    merge={
+        ("t", "s"): "t͡s", ("t", "ʂ"): "t͡ʂ", ("t", "ɕ"): "t͡ɕ", ("d", "z"): "d͡z", ("d", "ʐ"): "d͡ʐ", ("j", "j"): "j",
+    },
+)  # fmt: skip
 
 
-def mend(word: str, phonemes: list[str]) -> list[str]:
-    """As the package has them."""
-    return phonemes
+def mend(word: str, phonemes: Sequence[str]) -> list[str]:
+    """Symbols of a word: the sign of softness goes with its consonant. Of l, n and x the lexicon
+    does not tell soft ones from hard ones, so the letter behind them decides."""
+    made: list[str] = []
+    for symbol in phonemes:
+        last = made[-1] if made else ""
+        if symbol == "ʲ":
+            if last in _SOFT or last in ("ʃ", "ʒ"):
+                made[-1] = f"{last}ʲ"
+        elif symbol == "^":  # a soft r at the end of a syllable is written as r and a vowel with this sign
+            if made[-2:] == ["r", "ɪ"]:
+                made[-2:] = ["rʲ"]
+        elif symbol not in ('"', "ʲʲ"):
+            made.append(symbol)
+    symbols = MEND(word, made)
+    for letter, sound in _HARD.items():
+        _soften(word, symbols, letter, sound)
+    return symbols
+
+
+def _soften(word: str, symbols: list[str], letter: str, sound: str) -> None:
+    """Makes `sound` soft where its letter stands before a softening one; a word in which they do not pair off stays as it is."""
+    letters = [place for place, found in enumerate(word) if found == letter]
+    places = [place for place, symbol in enumerate(symbols) if symbol == sound]
+    if len(letters) == len(places):
+        for at, place in zip(letters, places, strict=True):
+            if word[at + 1 : at + 2] in _SOFTENING:
+                symbols[place] = f"{sound}ʲ"
+
+
+def load() -> WrittenFront:
+    """The front end; takes a second or two."""
+    return WrittenFront(SPEECH, "espeak", mend, SYMBOLS)
 
 
 def _ordinal(match: re.Match[str]) -> str:

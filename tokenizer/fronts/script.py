@@ -47,7 +47,7 @@ def sift(text: str, language: str) -> Sifted:
         if kind[0] == "L":
             letters += 1
             script = script_of(part)
-            if script not in scripts and kind != "Lm":
+            if script not in scripts and kind != "Lm" and part not in "ªº":
                 lost += 1
                 foreign[script] = foreign.get(script, 0) + 1
                 dropped.append(part)

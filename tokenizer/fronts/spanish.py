@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import re
 
+from tokenizer.fronts.mending import Mend
 from tokenizer.fronts.speech import Speech
-from tokenizer.fronts.symbols import ENGLISH_SYMBOLS
+from tokenizer.fronts.symbols import SILENT, stressed
+from tokenizer.fronts.written import WrittenFront
 
-SYMBOLS = (
-    *ENGLISH_SYMBOLS[:3],
-    *"a b d e f i k l m n o p r s t u x ɡ ɲ ɾ ʎ ʝ θ t͡ʃ ei ai au eu oi ou wa we wi wo".split(),  # noqa: SIM905
-)
-_ENDINGS = {"º": "", "er": "", "ª": "a"}
+_VOWELS = "a e i o u ɪ ʊ aɪ eɪ oɪ aʊ eʊ oʊ"
+_CONSONANTS = "p b t d k ɡ f θ s x m n ŋ ɲ l ʎ ɾ r j w ʝ β ð ɣ ʃ t͡ʃ".split()  # noqa: SIM905
+SYMBOLS = (*SILENT, *_CONSONANTS, *stressed(_VOWELS, ("", "ˈ")))
+mend = Mend(
+    vowels=frozenset(_VOWELS.split()),
+    rewrite={"pː": "p", "ɛ": "e", "h": "x", "ʒ": "ʝ", "ɟ": "ʝ"},
+    merge={
+        ("ɾ", "ɾ"): "r", ("t", "ʃ"): "t͡ʃ", ("a", "ɪ"): "aɪ", ("e", "ɪ"): "eɪ", ("o", "ɪ"): "oɪ", ("a", "ʊ"): "aʊ", ("e", "ʊ"): "eʊ",
+        ("o", "ʊ"): "oʊ",
+    },
+    secondary=False,
+)  # fmt: skip
 
 
-def mend(word: str, phonemes: list[str]) -> list[str]:
-    """The package writes the voiced velar stop with a plain g."""
-    return ["ɡ" if symbol == "g" else symbol for symbol in phonemes]
+def load() -> WrittenFront:
+    """The front end; takes a second or two."""
+    return WrittenFront(SPEECH, "espeak", mend, SYMBOLS)
 
 
 def _ordinal(match: re.Match[str]) -> str:

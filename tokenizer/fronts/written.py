@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from common.errors import Code, HocketError
 from tokenizer.fronts.front import PhonemeText, spell
@@ -27,21 +27,24 @@ class WrittenFront:
     """Reads one language.
 
     Args:
-        speech: the language's ways. mend: of its lexicon. symbols: that it can give.
+        speech: the language's ways of saying numbers and signs.
+        variant: of the language's package, as `Lexicon` takes it. mend: of that lexicon.
+        symbols: that it can give.
         elided: French and Italian words before an apostrophe, to their phonemes.
     """
 
     def __init__(
-        self, speech: Speech, mend: Callable[[str, list[str]], list[str]], symbols: tuple[str, ...], elided: dict[str, list[str]]
+        self,
+        speech: Speech,
+        variant: str,
+        mend: Callable[[str, Sequence[str]], list[str]],
+        symbols: tuple[str, ...],
+        elided: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.symbols = symbols
-        self._speech, self._elided = speech, elided
-        self._lexicon = Lexicon(speech.code, mend)
+        self._speech, self._elided = speech, elided or {}
+        self.lexicon = Lexicon(speech.code, variant, mend)
         self._allowed = frozenset(symbols)
-
-    def knows(self, word: str) -> bool:
-        """Whether the lexicon has a word, in lower case."""
-        return self._lexicon.has(word)
 
     def _abbreviation(self, match: re.Match[str]) -> str:
         written = match.group(0)
@@ -59,7 +62,6 @@ class WrittenFront:
         said = self.say(text)
         words: list[tuple[str, list[str]] | None] = []
         dropped: list[str] = []
-        at = 0
         for match in re.finditer(rf"{_WORD.pattern}|\S", said):
             token = match.group(0)
             if _WORD.fullmatch(token):
@@ -70,25 +72,23 @@ class WrittenFront:
                 raise HocketError(Code.NO_PHONEMES, f"the number {token} has no reading in {text[:60]!r}")
             elif token not in "-'":
                 dropped.append(token)
-            at = match.end()
-        assert at <= len(said)
         if not any(words):
             raise HocketError(Code.NO_PHONEMES, f"nothing to say in {text[:60]!r}")
         return spell(words, "".join(dropped))
 
     def _phonemes(self, word: str) -> list[str]:
         lower = word.lower().strip("'")
-        if not self._lexicon.has(lower) and "'" in lower:
+        if not self.lexicon.has(lower) and "'" in lower:
             *heads, tail = lower.split("'")
             made: list[str] = []
             for head in heads:
-                made += self._elided.get(head) or self._known(head)
+                made += self._elided[head] if head in self._elided else self._known(head)
             return made + self._known(tail)
         return self._known(lower)
 
     def _known(self, word: str) -> list[str]:
-        found = self._lexicon.phonemes(word)
+        found = self.lexicon.phonemes(word)
         strange = [symbol for symbol in found if symbol not in self._allowed]
         if not found or strange:
             raise HocketError(Code.NO_PHONEMES, f"no reading for {word!r}" + (f" ({' '.join(strange)})" if strange else ""))
-        return found
+        return list(found)
