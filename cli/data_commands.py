@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import JsonFlag, new_folder, print_json
+from cli.options import FaultLines, JsonFlag, new_folder, print_json
 from common.errors import Code, HocketError
 
 codec_app = typer.Typer(no_args_is_help=True, help="Train a codec of the small kind, or look at one.")
@@ -21,27 +21,64 @@ def default_key_path() -> Path:
 
 
 def tokenize(
-    corpus: Annotated[Path, typer.Argument(help="A folder in LJSpeech layout: metadata.csv and recordings.")],
-    language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the texts, such as en or en-US.")],
+    corpus: Annotated[
+        Path, typer.Argument(help="A folder, a table (.csv, .tsv, .jsonl, .parquet), a WebDataset tar, or one long recording.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the shards and the signed manifest.")],
+    language: Annotated[
+        str | None,
+        typer.Option("--language", "-l", help="BCP 47 tag, such as en or en-US, of the texts whose rows name no language."),
+    ] = None,
     codec: Annotated[str, typer.Option("--codec", help="The shipped codec, a codec folder or a hub id.")] = "hocket-16k",
     codebooks: Annotated[int | None, typer.Option(min=1, help="Use only the first so many codebooks of the codec.")] = None,
     heldout: Annotated[
         int | None,
         typer.Option(min=1, help="How many clips to hold out; otherwise those that the corpus names, or one in twenty."),
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes that cut and encode; one for each device when not given.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="Where the models run: cpu, mps, cuda (all of them), or a list such as cuda:0,cuda:1.")
+    ] = "cpu",
+    allow_refused: Annotated[
+        float, typer.Option("--allow-refused", min=0.0, max=1.0, help="Share of the clips that may be refused.")
+    ] = 0.02,
+    aligner: Annotated[
+        Path | None, typer.Option("--aligner", help="An aligner of an earlier dataset, for a corpus too small to learn one.")
+    ] = None,
+    speakers: Annotated[
+        bool, typer.Option("--speakers", help="Embed the speaker of every clip (needs the extra `recordings`).")
+    ] = False,
+    max_clip_s: Annotated[float, typer.Option("--max-clip-s", min=0.1, help="Seconds; longer clips are cut at pauses.")] = 20.0,
     threads: Annotated[
-        int, typer.Option(min=1, help="CPU threads of the codec; its operations are small, more than one rarely helps.")
+        int, typer.Option(min=1, help="CPU threads of each process; the codec's operations are small, more rarely help.")
     ] = 1,
     key: Annotated[Path | None, typer.Option("--key", help="Signing key of the manifest; made when absent.")] = None,
     json_output: JsonFlag = False,
+    fault: FaultLines = None,
 ) -> None:
-    """Turn a corpus into shards of tokenised utterances with a signed manifest."""
-    from cli.data_progress import tokenize_with_progress
+    """Turn a corpus into shards of tokenised utterances with a signed manifest.
 
-    summary = tokenize_with_progress(
-        corpus, language, codec, out, key or default_key_path(), codebooks=codebooks, heldout=heldout, threads=threads
+    Broken off at any point, the same command goes on, with the same result.
+    """
+    from cli.data_progress import TokenizeSettings, tokenize_with_progress
+
+    settings = TokenizeSettings(
+        language=language,
+        codec=codec,
+        codebooks=codebooks,
+        heldout=heldout,
+        processes=processes,
+        device=device,
+        allow_refused=allow_refused,
+        aligner=aligner,
+        speakers=speakers,
+        max_clip_s=max_clip_s,
+        threads=threads,
+        faults=tuple(fault or ()),
     )
+    summary = tokenize_with_progress(corpus, out, key or default_key_path(), settings)
     if json_output:
         print_json(summary)
     else:
@@ -75,7 +112,7 @@ def codec_show(
     codec: Annotated[str, typer.Argument(help="The shipped codec, a codec folder or a hub id.")] = "hocket-16k",
     json_output: JsonFlag = False,
 ) -> None:
-    """Show what a codec is: sample rate, frame rate, codebooks and bit rate."""
+    """Show what a codec is: sample rate, frame rate, codebooks, bit rate, and whether it encodes recordings of any length."""
     import math
 
     from tokenizer.codec import load_codec
@@ -83,6 +120,8 @@ def codec_show(
     loaded = load_codec(codec)
     facts = dict(loaded.describe())
     facts["bits_per_second"] = round(loaded.frame_rate * loaded.n_codebooks * math.log2(loaded.codebook_size))
+    facts["streams"] = loaded.reach is not None
+    facts["window_s"] = loaded.window_frames / loaded.frame_rate if loaded.reach is not None else None
     if json_output:
         print_json(facts)
     else:

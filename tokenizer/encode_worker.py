@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from common.errors import Code, HocketError
+from common.errors import HocketError
 from common.faults import Fault, Faults
 from tokenizer.codec import Codec, load_codec
 from tokenizer.encode_jobs import ClipTask, VoiceOf, encode_job
@@ -76,13 +76,6 @@ class Worker:
         return self._tools
 
 
-def load_on(folder: Path, n_codebooks: int, device: str) -> Codec:
-    """A codec from a folder, on a device; OPTION_INVALID for one that it cannot use."""
-    if device != "cpu":
-        raise HocketError(Code.OPTION_INVALID, f"the codec cannot run on {device}")
-    return load_codec(folder, n_codebooks=n_codebooks)
-
-
 def _listen(lines: TextIO, jobs: queue.Queue[dict[str, Any]]) -> None:
     for line in lines:
         jobs.put(json.loads(line))
@@ -105,7 +98,8 @@ def main() -> None:
     first = jobs.get()
     torch.set_num_threads(first["threads"])
     faults = Faults([Fault.parse(line) for line in first["faults"]])
-    worker = Worker(lambda: load_on(Path(first["codec"]), first["n_codebooks"], first["device"]), first["device"], faults, say)
+    folder, n_codebooks, device = Path(first["codec"]), first["n_codebooks"], first["device"]
+    worker = Worker(lambda: load_codec(folder, n_codebooks=n_codebooks, device=device), device, faults, say)
     while True:
         try:
             worker.do(jobs.get())

@@ -1,76 +1,93 @@
 """A corpus to a dataset: texts to phonemes, recordings to codes, their alignment, shards and a signed manifest.
 
-A clip that cannot be used is left out with its reason (`refused.txt`); if more than one in fifty cannot, nothing is made.
+Texts are read before any audio; a clip that cannot be used is left out with its reason (`refused.txt`), and if more than a small
+share cannot, the work stops as soon as that is known. It goes on where it was broken off, with the same result to the byte.
 
 The output folder holds `manifest.json` (signed, written last), `shards/CID.parquet`, `codec/` (a copy, so that the dataset can
-be listened to), `aligner.safetensors` and `refused.txt`.
+be listened to), `aligner.safetensors` and `aligners/LANGUAGE.safetensors`, `audio.jsonl` and `refused.txt`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import math
-import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from common.errors import Code, HocketError
-from common.files import atomic_write, disk_error
-from protocol.content import cid_of, file_cid
+from common.faults import Fault, Faults
+from common.files import disk_error
+from protocol.content import file_cid
 from protocol.identity import MemberKey
-from protocol.manifest import DatasetManifest, ShardEntry, sign_manifest
-from protocol.tensor_files import write_tensors
-from tokenizer.align import Aligner, learn_alignment
-from tokenizer.audio import read_audio
+from protocol.manifest import DatasetManifest
+from tokenizer.align_stage import Aligned, AlignSettings, align_language, check_aligner
+from tokenizer.audio_progress import AudioProgress
+from tokenizer.audio_stream import AudioFacts
 from tokenizer.codec import Codec
-from tokenizer.corpus import Clip, Corpus, Refusal, refusal_error, scan_corpus
-from tokenizer.languages import check_language
-from tokenizer.phonemes import PhonemeText, Phonemizer
-from tokenizer.shards import Utterance, shard_bytes
+from tokenizer.corpus import Corpus, Refusal, scan_corpus
+from tokenizer.dataset_writer import (
+    Row,
+    check_sides,
+    finish,
+    install_codec,
+    utterance_of,
+    write_aligners,
+    write_audio_facts,
+    write_refused,
+    write_shards,
+)
+from tokenizer.encode_jobs import CLIPS_PER_JOB, CodeStore, Encoded, JobResult, all_results, slices
+from tokenizer.heldout import check_named, choose_held_out
+from tokenizer.items import Item
+from tokenizer.phonemes import inventory_for
+from tokenizer.recording_jobs import RecordingTask, read_pieces
+from tokenizer.rows import MAX_CLIP_S, rows_of
+from tokenizer.text_gate import MAX_REFUSED, TextReader, Utterance, check_cues, check_refused, default_language, utterances_of
+from tokenizer.work import Work, inputs_of, open_work, versions
+from tokenizer.worker_pool import Answer, Job, WorkerSettings, start_workers
 
 logger = logging.getLogger(__name__)
 
-MAX_REFUSED = 0.02
-HELD_OUT_SHARE = 0.05
-MAX_HELD_OUT = 100
-TEST_WORDS = range(4, 15)
-LONG_CLIP_S = 15.0
-MAX_CLIP_FRAMES = 65535  # a duration is 16 bits wide
 SHARD_TARGET_BYTES = 2**20
-UNFINISHED = ".unfinished"
-AT_A_TIME = 16
-SCORE_FROM_CLIPS = 100  # an aligner that has heard fewer knows its own clips only, and no score says much
-MIN_ALIGN_SCORE = -4.0  # right texts: -0.8 to -3.3; texts of other clips: below -3.5, nearly all below -5
+TEXTS_AT_A_TIME = 16
+LOGGED_REFUSALS = 20
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is done: "text", "audio", "align", "shards"; units done; units in all)."""
+"""Called with (what is done: "text", "recordings", "audio", "align", "shards"; units done; units in all)."""
 
 
 def _silent(phase: str, done: int, total: int) -> None:
     pass
 
 
-@dataclass
-class _Read:
-    """A clip on its way through the pipeline."""
+def _not_heard(progress: AudioProgress) -> None:
+    pass
 
-    clip: Clip
-    text: PhonemeText
-    phonemes: NDArray[np.uint16]
-    codes: NDArray[np.uint16]  # [K, T]
-    features: NDArray[np.float32]  # [T, D]
+
+@dataclass
+class _Run:
+    """What one call of `tokenize` works with."""
+
+    corpus: Corpus
+    codec: Codec
+    codec_facts: dict[str, Any]
+    work: Work
+    workers: Callable[[Sequence[Job]], Iterator[Answer]]
+    reader: TextReader
+    refused: list[Refusal]  # what counts towards the share that stops the work
+    uncovered: list[Refusal]  # speech of recordings that their subtitles leave out
+    share: float
+    report: Progress
+    heard: Callable[[AudioProgress], None]
+    faults: Faults
 
 
 def tokenize(
     corpus: Path,
-    language: str,
+    language: str | None,
     codec: Codec,
     out: Path,
     *,
@@ -79,274 +96,297 @@ def tokenize(
     progress: Progress | None = None,
     seed: int = 0,
     shard_target_bytes: int = SHARD_TARGET_BYTES,
+    processes: int = 1,
+    devices: Sequence[str] | None = None,
+    allow_refused: float = MAX_REFUSED,
+    aligner: Path | None = None,
+    speakers: bool = False,
+    max_clip_s: float = MAX_CLIP_S,
+    heard: Callable[[AudioProgress], None] | None = None,
+    fault_plan: Sequence[str] = (),
 ) -> DatasetManifest:
-    """Tokenise a corpus in LJSpeech layout into `out`.
+    """Tokenise a corpus into `out`.
 
     Args:
-        corpus: folder with `metadata.csv` and `wavs/`.
-        language: BCP 47 tag of all its texts.
+        corpus: what `scan_corpus` takes.
+        language: BCP 47 tag of the texts whose rows name none; None where every row or the corpus does.
         codec: gives the codes, and the features of the alignment.
-        out: folder; absent, empty, or an earlier dataset, finished or broken off, which is replaced.
+        out: folder; absent, empty, or an earlier dataset, finished or broken off. A finished one is replaced; one broken off
+            with the same inputs, settings and versions is gone on with.
         key: signs the manifest.
         heldout: ids that are never trained on, or how many; by default those of the corpus's `heldout.txt`, else one clip in
             twenty, at most 100, chosen by a hash of their ids, sentences of 4 to 14 words that occur once first.
         progress: called as the work goes on.
         seed: of the aligner.
         shard_target_bytes: of one shard's rows in memory; at most that unless one row is larger.
+        processes: that cut and encode. devices: of these in turn, all of one kind; the CPU by default.
+        allow_refused: the share of the clips that may be refused.
+        aligner: a file of an aligner to use instead of learning one, for the languages that it knows.
+        speakers: embed the speaker of each clip.
+        max_clip_s: longer clips are cut at pauses.
+        heard: called with the hours that are done.
+        fault_plan: see docs/faults.md.
 
     Raises:
-        HocketError: LANGUAGE_REFUSED, CORPUS_UNREADABLE, CORPUS_TOO_SMALL, OUTPUT_EXISTS, DISK_FULL, STATE_UNREADABLE; and
-            the commonest reason's number (TEXT_AUDIO_MISMATCH, TOO_FEW_FRAMES, NO_PHONEMES, AUDIO_UNREADABLE,
-            TEXT_NOT_SPOKEN) when more than 2 % of the clips are refused. Nothing of the manifest is written then.
+        HocketError: LANGUAGE_REFUSED, CORPUS_UNREADABLE, CORPUS_TOO_SMALL, OUTPUT_EXISTS, DISK_FULL, STATE_UNREADABLE,
+            STATE_LOCKED, OPTION_INVALID, EXTRA_MISSING, CHILD_FAILED; TEXT_NOT_SPOKEN for a corpus whose recordings do not say
+            its texts; and the commonest reason's number when more than `allow_refused` of the clips are refused. The manifest
+            is as it was then.
     """
-    report = progress or _silent
-    phonemizer = Phonemizer(language)
-    _check_out(out)
-    found = scan_corpus(corpus)
-    _check_corpus_language(found, phonemizer.language)
-    total = len(found.clips) + len(found.refused)
-    refused = list(found.refused)
-    texts = _read_texts(found, phonemizer, refused, report)
-    _check_refused(refused, total)
-    read = _encode(found, texts, phonemizer, codec, refused, report)
-    _check_refused(refused, total)
-    named = found.heldout if heldout is None else heldout
-    _check_named(named, found)
-    held = _held_out([(item.clip.id, item.text.spoken) for item in read], named)
-    aligner, aligned = _align(read, held, codec, len(phonemizer.inventory), seed, report)
-    utterances: list[Utterance] = []
-    for item, (durations, score) in zip(read, aligned, strict=True):
-        if score < MIN_ALIGN_SCORE and len(read) >= SCORE_FROM_CLIPS:
-            reason = f"its recording does not say its text (alignment score {score:.1f}, at least {MIN_ALIGN_SCORE} is wanted)"
-            refused.append(Refusal(item.clip.id, Code.TEXT_NOT_SPOKEN, reason))
-            continue
-        utterances.append(_utterance(item, durations, score, found, phonemizer.language))
-    _check_refused(refused, total)
-    return _write(out, found, phonemizer, codec, aligner, utterances, held, refused, key, shard_target_bytes, report)
+    if not 0 <= allow_refused < 1 or not max_clip_s > 0:
+        raise HocketError(Code.OPTION_INVALID, f"a share of {allow_refused} refused, clips of {max_clip_s} s")
+    if language is not None:
+        TextReader(None).phonemizer(language)
+    spread = WorkerSettings(tuple(devices or ("cpu",)), processes, torch.get_num_threads(), tuple(fault_plan))
+    spread.check()
+    plan = [Fault.parse(line) for line in fault_plan]
+    with open_work(out) as work:
+        found = scan_corpus(corpus)
+        reader = TextReader(default_language(found, language))
+        facts = _keep_codec(codec, work)
+        resumed = work.bind({
+            "inputs": inputs_of(found), "language": reader.default, "codec": facts, "device": spread.kind, "speakers": speakers,
+            "threads": spread.threads, "clips_per_job": CLIPS_PER_JOB, "versions": versions(),
+        })  # fmt: skip
+        faults = Faults(plan)
+        faults.reach("tokenize.plan.after")
+        if resumed and work.has_results:
+            logger.info("going on with the work in %s", work.folder)
+        with start_workers(spread, codec, work.codec, plan) as workers:
+            run = _Run(
+                found, codec, facts, work, workers, reader, list(found.refused), [], allow_refused, progress or _silent,
+                heard or _not_heard, faults,
+            )  # fmt: skip
+            items, encoded = _encode(run, _read(run, heldout), speakers)
+        usable = [index for index, result in enumerate(encoded) if result.code is None]
+        named = found.heldout if heldout is None else heldout
+        held = choose_held_out([(items[index].id, items[index].spoken) for index in usable], named)
+        store = CodeStore(work.job, codec.codebook_vectors())
+        settings = AlignSettings(facts, codec.frame_rate, seed, aligner)
+        aligned = _align(run, items, usable, held, store, settings)
+        rows = rows_of(items, encoded, aligned, codec.frame_rate, max_clip_s)
+        return _write(run, out, items, encoded, rows, held, aligned, store, key, shard_target_bytes)
 
 
-def _check_out(out: Path) -> None:
+def _keep_codec(codec: Codec, work: Work) -> dict[str, Any]:
+    """A copy of the codec in the work folder, for other processes; its description."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        ours = (out / "manifest.json").is_file() or (out / UNFINISHED).is_file()
-        if any(out.iterdir()) and not ours:
-            raise HocketError(Code.OUTPUT_EXISTS, f"{out} holds something that is no dataset")
+        codec.save(work.codec)
     except OSError as error:
-        raise disk_error(error, out) from error
+        raise disk_error(error, work.codec) from error
+    return {**codec.describe(), "cid": file_cid(work.codec / "model.safetensors")}
 
 
-def _check_corpus_language(corpus: Corpus, language: str) -> None:
-    if corpus.language and check_language(corpus.language).split("-")[0] != language.split("-")[0]:
-        detail = f"{language}, but {corpus.path} says that it speaks {corpus.language}"
-        raise HocketError(Code.LANGUAGE_REFUSED, detail, remedy=f"use {corpus.language}")
+def _total(run: _Run, n_accepted: int) -> int:
+    return n_accepted + len(run.refused)
 
 
-def _check_named(heldout: int | Sequence[str] | None, corpus: Corpus) -> None:
-    """Held-out ids that the corpus does not have are a slip that would silently train on what they meant."""
-    if heldout is None or isinstance(heldout, int):
-        return
-    known = {clip.id for clip in corpus.clips} | {refusal.id for refusal in corpus.refused}
-    strange = [name for name in heldout if name not in known]
-    if strange:
-        detail = f"{len(strange)} held-out ids are not in {corpus.path}: {', '.join(strange[:5])}"
-        raise HocketError(Code.CORPUS_UNREADABLE, detail, remedy="correct heldout.txt")
+def _read(run: _Run, heldout: int | Sequence[str] | None) -> list[Item]:
+    """All texts, first those that are there before any audio is read, then those of the pieces of recordings."""
+    clips = utterances_of(run.corpus)
+    items = _read_texts(run, clips)
+    cues, bad = check_cues(run.corpus.recordings, run.reader)
+    check_refused([*run.refused, *bad], _total(run, len(items)) + cues, run.share)
+    if not run.corpus.recordings:
+        _check_held_out(run, items, heldout)
+    run.reader.check_languages()
+    pieces = _cut(run)
+    items += _read_texts(run, pieces)
+    check_refused(run.refused, _total(run, len(items)), run.share)
+    if run.corpus.recordings:
+        _check_held_out(run, items, heldout)
+    return items
 
 
-def _check_refused(refused: list[Refusal], total: int) -> None:
-    if len(refused) > MAX_REFUSED * total:
-        raise refusal_error(refused, total)
+def _read_texts(run: _Run, utterances: Sequence[Utterance]) -> list[Item]:
+    items: list[Item] = []
+    for start in range(0, len(utterances), TEXTS_AT_A_TIME):
+        part = utterances[start : start + TEXTS_AT_A_TIME]
+        items += run.reader.read_all(part, run.refused)
+        run.report("text", start + len(part), len(utterances))
+    return items
 
 
-def _read_texts(corpus: Corpus, phonemizer: Phonemizer, refused: list[Refusal], report: Progress) -> dict[str, PhonemeText]:
-    texts: dict[str, PhonemeText] = {}
-    for number, clip in enumerate(corpus.clips, start=1):
-        try:
-            texts[clip.id] = phonemizer.phonemize(clip.text)
-        except HocketError as error:
-            refused.append(Refusal(clip.id, error.code, error.detail))
-        if number % AT_A_TIME == 0 or number == len(corpus.clips):
-            report("text", number, len(corpus.clips))
-    return texts
+def _check_held_out(run: _Run, items: Sequence[Item], heldout: int | Sequence[str] | None) -> None:
+    """Find out before the audio is read that nothing could be held out, or that its ids are wrong."""
+    named = run.corpus.heldout if heldout is None else heldout
+    check_named(named, {item.id for item in items} | {refusal.id for refusal in run.refused}, str(run.corpus.path))
+    choose_held_out([(item.id, item.spoken) for item in items], named)
 
 
-def _recordings(clips: list[Clip], sample_rate: int) -> Iterator[list[tuple[Clip, NDArray[np.float32] | HocketError]]]:
-    """Recordings, a batch at a time, the next batch being read while the last one is used."""
-
-    def read(clip: Clip) -> NDArray[np.float32] | HocketError:
-        try:
-            return read_audio(clip.audio, sample_rate)
-        except HocketError as error:
-            return error
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        waiting: list[list[tuple[Clip, Future[NDArray[np.float32] | HocketError]]]] = []
-        for start in range(0, len(clips), AT_A_TIME):
-            waiting.append([(clip, pool.submit(read, clip)) for clip in clips[start : start + AT_A_TIME]])
-            if len(waiting) == 2:
-                yield [(clip, future.result()) for clip, future in waiting.pop(0)]
-        for batch in waiting:
-            yield [(clip, future.result()) for clip, future in batch]
-
-
-def _encode(
-    corpus: Corpus, texts: dict[str, PhonemeText], phonemizer: Phonemizer, codec: Codec, refused: list[Refusal], report: Progress
-) -> list[_Read]:
-    """Codes and features of every clip that has a text; clips with fewer frames than phonemes are refused."""
-    vectors = codec.codebook_vectors()  # [K, codebook_size, D]
-    clips = [clip for clip in corpus.clips if clip.id in texts]
-    read: list[_Read] = []
-    done = 0
-    for batch in _recordings(clips, codec.sample_rate):
-        usable: list[tuple[Clip, NDArray[np.float32]]] = []
-        for clip, samples in batch:
-            frames = 0 if isinstance(samples, HocketError) else codec.n_frames(len(samples))
-            n_phonemes = len(texts[clip.id].phonemes)
-            if isinstance(samples, HocketError):
-                refused.append(Refusal(clip.id, samples.code, samples.detail))
-            elif frames > MAX_CLIP_FRAMES:
-                refused.append(Refusal(clip.id, Code.AUDIO_UNREADABLE, f"{frames} frames, at most {MAX_CLIP_FRAMES} make a clip"))
-            elif frames < n_phonemes:
-                refused.append(Refusal(clip.id, Code.TOO_FEW_FRAMES, f"{frames} frames for {n_phonemes} phonemes"))
-            else:
-                usable.append((clip, samples))
-        encoded = codec.encode_batch([samples for _, samples in usable]) if usable else []
-        for (clip, _), codes in zip(usable, encoded, strict=True):
-            features = np.asarray(sum(vectors[book][codes[book]] for book in range(len(codes))), dtype=np.float32)
-            text = texts[clip.id]
-            read.append(_Read(clip, text, phonemizer.inventory.encode(text.phonemes), codes, features))
-        done += len(batch)
-        report("audio", done, len(clips))
-    return read
+def _cut(run: _Run) -> list[Utterance]:
+    recordings = run.corpus.recordings
+    missing = [number for number in range(len(recordings)) if not run.work.cut(number).is_file()]
+    jobs: list[Job] = [
+        {
+            "kind": "cut", "number": number, "path": str(run.work.cut(number).absolute()),
+            "recording": RecordingTask(recordings[number].audio, recordings[number].subtitles).to_json(),
+        }
+        for number in missing
+    ]  # fmt: skip
+    done = len(recordings) - len(missing)
+    seconds: dict[int, float] = {}
+    for answer in run.workers(jobs):
+        if "heard" in answer:
+            seconds[answer["job"]] = answer["heard"]
+            run.heard(AudioProgress("recordings", done, len(recordings), sum(seconds.values()), 0.0))
+            continue
+        done += 1
+        run.report("recordings", done, len(recordings))
+    pieces: list[Utterance] = []
+    for number, recording in enumerate(recordings):
+        found, refused, uncovered = read_pieces(run.work.cut(number), recording, run.corpus)
+        pieces += found
+        run.refused += refused
+        run.uncovered += uncovered
+    return pieces
 
 
-def _held_out(clips: list[tuple[str, str]], wanted: int | Sequence[str] | None) -> set[str]:
-    """Ids to hold out, of (id, spoken text) of the usable clips. A pure choice: no clip's place or neighbour changes it.
+def _encode(run: _Run, items: list[Item], speakers: bool) -> tuple[list[Item], list[Encoded]]:
+    """What became of every item, in order; the work stops once too many are refused."""
+    tasks = slices(items)
+    total = _total(run, len(items))
+    refused, clips, seconds, before = list(run.refused), 0, 0.0, 0.0
+    missing: list[Job] = []
 
-    Raises:
-        HocketError: CORPUS_TOO_SMALL if nothing is left to train on or to hold out.
-    """
-    ids = [name for name, _ in clips]
-    if wanted is None:
-        wanted = min(MAX_HELD_OUT, math.ceil(HELD_OUT_SHARE * len(ids)))
-    if isinstance(wanted, int):
-        times = Counter(spoken for _, spoken in clips)
+    def take(number: int) -> float:
+        nonlocal clips, seconds
+        heard = 0.0
+        for task, result in zip(tasks[number], JobResult(run.work.job(number)).clips, strict=True):
+            clips += 1
+            heard += 0.0 if result.facts is None else result.facts.seconds
+            if result.code is not None:
+                refused.append(Refusal(task.id, result.code, result.reason))
+        seconds += heard
+        check_refused(refused, total, run.share)
+        run.report("audio", clips, len(items))
+        return heard
 
-        def rank(clip: tuple[str, str]) -> tuple[bool, bool, bytes]:
-            name, spoken = clip
-            return (times[spoken] > 1, len(spoken.split()) not in TEST_WORDS, hashlib.sha256(name.encode()).digest())
-
-        held = {name for name, _ in sorted(clips, key=rank)[:wanted]}
-    else:
-        held = set(wanted) & set(ids)
-    if not held or len(held) == len(ids):
-        raise HocketError(Code.CORPUS_TOO_SMALL, f"{len(ids)} usable clips, {len(held)} of them held out; both sides need one")
-    return held
+    for number, part in enumerate(tasks):
+        if run.work.job(number).is_file():
+            before += take(number)
+        else:
+            missing.append({
+                "kind": "encode", "number": number, "path": str(run.work.job(number).absolute()), "speakers": speakers,
+                "clips": [task.to_json() for task in part],
+            })  # fmt: skip
+    for answer in run.workers(missing):
+        take(answer["done"])
+        run.heard(AudioProgress("audio", clips, len(items), seconds, before))
+    encoded = list(all_results(run.work.job, len(tasks)))
+    for item, result in zip(items, encoded, strict=True):
+        if result.code is not None:
+            run.refused.append(Refusal(item.id, result.code, result.reason))
+    return items, encoded
 
 
 def _align(
-    read: list[_Read], held: set[str], codec: Codec, n_symbols: int, seed: int, report: Progress
-) -> tuple[Aligner, list[tuple[NDArray[np.uint16], float]]]:
-    """Learn from the training clips of at most 15 s (all of them if none is as short), then align every clip."""
-    report("align", 0, 2)
-    training = [item for item in read if item.clip.id not in held]
-    short = [item for item in training if len(item.features) <= LONG_CLIP_S * codec.frame_rate] or training
-    aligner = learn_alignment(
-        [item.phonemes for item in short], [item.features for item in short], seed=seed, n_symbols=n_symbols
-    )
-    report("align", 1, 2)
-    aligned = aligner.align_all([item.phonemes for item in read], [item.features for item in read])
-    report("align", 2, 2)
-    return aligner, aligned
+    run: _Run, items: list[Item], usable: list[int], held: set[str], store: CodeStore, settings: AlignSettings
+) -> dict[str, Aligned]:
+    """The alignment of every language that has transcripts; what it refuses is added to the refused."""
+    spoken = [index for index in usable if items[index].transcribed]
+    languages = sorted({items[index].language for index in spoken})
+    if settings.aligner is not None:
+        check_aligner(settings.aligner, languages, settings)
+    aligned: dict[str, Aligned] = {}
+    for number, language in enumerate(languages):
+        run.report("align", number, len(languages))
+        indices = [index for index in spoken if items[index].language == language]
+        aligned[language] = align_language(language, indices, items, held, store, settings, run.work)
+        run.faults.reach("tokenize.align.after", language=language)
+        judged = aligned[language].judged
+        if judged.corpus_problem is not None:
+            remedy = f"check that the texts are {language} and belong to their recordings"
+            raise HocketError(Code.TEXT_NOT_SPOKEN, f"{run.corpus.path}, {language}: {judged.corpus_problem}", remedy=remedy)
+        for place, reason in sorted(judged.refused.items()):
+            run.refused.append(Refusal(items[indices[place]].id, Code.TEXT_NOT_SPOKEN, reason))
+    run.report("align", len(languages), len(languages))
+    check_refused(run.refused, len(items) + len(run.refused) - sum(_lost(items, run.refused)), run.share)
+    return aligned
 
 
-def _utterance(item: _Read, durations: NDArray[np.uint16], score: float, corpus: Corpus, language: str) -> Utterance:
-    return Utterance(
-        id=item.clip.id,
-        text=item.clip.text,
-        spoken=item.text.spoken,
-        phonemes=item.phonemes,
-        durations=durations,
-        word_starts=np.array(item.text.word_starts, dtype=np.uint8),
-        align_score=score,
-        language=language,
-        speaker=corpus.speaker,
-        codes=item.codes,
-        n_frames=item.codes.shape[1],
-        speaker_embedding=None,
-        licence=corpus.licence,
-    )
-
-
-def _write_shards(folder: Path, rows: list[Utterance], target_bytes: int, done: Callable[[int], None]) -> list[ShardEntry]:
-    entries: list[ShardEntry] = []
-    start = 0
-    while start < len(rows):
-        stop, size = start, 0
-        while stop < len(rows) and (stop == start or size + rows[stop].size_bytes <= target_bytes):
-            size += rows[stop].size_bytes
-            stop += 1
-        data = shard_bytes(rows[start:stop])
-        cid = cid_of(data)
-        atomic_write(folder / f"{cid}.parquet", data)
-        frames = sum(row.n_frames for row in rows[start:stop])
-        entries.append(ShardEntry(cid=cid, rows=stop - start, frames=frames, size_bytes=len(data)))
-        done(stop - start)
-        start = stop
-    return entries
+def _lost(items: Sequence[Item], refused: Sequence[Refusal]) -> Iterator[int]:
+    """1 for each refused clip that is among the items too."""
+    known = {item.id for item in items}
+    return (1 for refusal in refused if refusal.id in known)
 
 
 def _write(
+    run: _Run,
     out: Path,
-    corpus: Corpus,
-    phonemizer: Phonemizer,
-    codec: Codec,
-    aligner: Aligner,
-    utterances: list[Utterance],
+    items: list[Item],
+    encoded: list[Encoded],
+    rows: list[Row],
     held: set[str],
-    refused: list[Refusal],
+    aligned: dict[str, Aligned],
+    store: CodeStore,
     key: MemberKey,
     target_bytes: int,
-    report: Progress,
 ) -> DatasetManifest:
+    training = [row for row in rows if items[row.index].id not in held]
+    kept_out = [row for row in rows if items[row.index].id in held]
+    check_sides(training, kept_out)
     written = 0
 
-    def done(rows: int) -> None:
+    def done(count: int) -> None:
         nonlocal written
-        written += rows
-        report("shards", written, len(utterances))
+        written += count
+        run.report("shards", written, len(rows))
 
-    training = [row for row in utterances if row.id not in held]
-    kept_out = [row for row in utterances if row.id in held]
-    if not training or not kept_out:
-        raise HocketError(Code.CORPUS_TOO_SMALL, f"{len(training)} clips to train on and {len(kept_out)} to hold out are left")
+    def facts() -> Iterator[tuple[str, AudioFacts]]:
+        return ((item.id, result.facts) for item, result in zip(items, encoded, strict=True) if result.facts is not None)
+
+    embedded = False
+
+    def filled(part: Sequence[Row]) -> Iterator[Any]:
+        nonlocal embedded
+        for row in part:
+            utterance = utterance_of(row, items[row.index], store)
+            embedded = embedded or utterance.speaker_embedding is not None
+            yield utterance
+
     try:
-        if not (out / "manifest.json").is_file():
-            # A full disk or a kill may end the writing: what it leaves is known as ours by this file, and replaced next time.
-            (out / UNFINISHED).touch()
-        codec.save(out / "codec")
-        shards = _write_shards(out / "shards", training, target_bytes, done)
-        heldout = _write_shards(out / "shards", kept_out, target_bytes, done)
-        write_tensors(out / "aligner.safetensors", {name: tensor.numpy() for name, tensor in aligner.tensors.items()})
-        atomic_write(out / "refused.txt", "".join(f"{refusal.line()}\n" for refusal in refused).encode())
+        shards = write_shards(out / "shards", filled(training), target_bytes, done, run.faults)
+        heldout = write_shards(out / "shards", filled(kept_out), target_bytes, done, run.faults)
+        install_codec(run.work.codec, out / "codec")
+        cids = write_aligners(out, {language: found.aligner for language, found in aligned.items()}, run.codec_facts)
+        left_out = [*run.refused, *run.uncovered]
+        write_refused(out / "refused.txt", left_out)
+        write_audio_facts(out / "audio.jsonl", facts())
+        used = [items[row.index] for row in rows]
+        languages = sorted({item.language for item in used})
         manifest = DatasetManifest(
-            name=corpus.path.resolve().name,
-            codec={**codec.describe(), "cid": file_cid(out / "codec" / "model.safetensors")},
-            phonemes=phonemizer.inventory.symbols,
-            languages=[phonemizer.language],
-            speakers=[corpus.speaker],
+            name=run.corpus.path.resolve().name,
+            codec=run.codec_facts,
+            phonemes=inventory_for(languages).symbols,
+            languages=languages,
+            speakers=sorted({item.speaker for item in used}),
             shards=shards,
             heldout=heldout,
-            aligner_cid=file_cid(out / "aligner.safetensors"),
-            licences=[corpus.licence],
+            aligner_cid=next(iter(cids.values()), None),
+            aligners=cids,
+            audio_cid=file_cid(out / "audio.jsonl"),
+            speaker_embedding=_embedding_facts() if embedded else {},
+            untranscribed_rows=sum(not item.transcribed for item in used),
+            refused_clips=len(left_out),
+            dropped_characters=dict(sorted(run.reader.dropped.items())),
+            licences=sorted({item.licence for item in used}),
         )
-        atomic_write(out / "manifest.json", sign_manifest(key, manifest))
-        (out / UNFINISHED).unlink(missing_ok=True)
-        current = {f"{entry.cid}.parquet" for entry in [*shards, *heldout]}
-        for name in os.listdir(out / "shards"):  # of an earlier dataset
-            if name.endswith(".parquet") and name not in current:
-                (out / "shards" / name).unlink()
+        finish(out, key, manifest, run.faults)
     except OSError as error:
         raise disk_error(error, out) from error
-    for refusal in refused:
-        logger.warning("left out %s", refusal.line())
+    _log_refused(left_out)
     return manifest
+
+
+def _embedding_facts() -> dict[str, Any]:
+    from tokenizer.recordings.embed import DIM, NAME
+
+    return {"dim": DIM, "encoder": NAME}
+
+
+def _log_refused(refused: Sequence[Refusal]) -> None:
+    for refusal in refused[:LOGGED_REFUSALS]:
+        logger.warning("left out %s", refusal.line())
+    if len(refused) > LOGGED_REFUSALS:
+        logger.warning("left out %d more, see refused.txt", len(refused) - LOGGED_REFUSALS)

@@ -54,7 +54,8 @@ def default_language(corpus: Corpus, said: str | None) -> str | None:
             raise HocketError(Code.LANGUAGE_REFUSED, detail, remedy=f"use {own}")
         language = language or own
     if language is None:
-        bare = [row.id for row in [*corpus.clips, *corpus.recordings] if row.language is None]
+        bare = [clip.id for clip in corpus.clips if clip.language is None]
+        bare += [recording.id for recording in corpus.recordings if recording.language is None]
         if bare:
             detail = f"{len(bare)} clips of {corpus.path} name no language, such as {bare[0]}"
             raise HocketError(Code.LANGUAGE_REFUSED, detail, remedy="give --language, or a column with the language of every row")

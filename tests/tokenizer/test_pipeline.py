@@ -220,7 +220,7 @@ def test_progress_comes_for_every_phase(small: Path, tmp_path: Path, codec: Code
     assert [phase for phase, _ in itertools.groupby(seen, key=lambda step: step[0])] == ["text", "audio", "align", "shards"]
     assert all(done <= total for _, done, total in seen)
     ends = {phase: done for phase, done, total in seen if done == total}
-    assert ends == {"text": 6, "audio": 6, "align": 2, "shards": 6}
+    assert ends == {"text": 6, "audio": 6, "align": 1, "shards": 6}
 
 
 def test_what_is_held_out_can_be_chosen(small: Path, tmp_path: Path, codec: Codec) -> None:

@@ -100,7 +100,9 @@ def test_inputs_change_with_every_file_and_every_word(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.wav", ns=(10, 10))
     first = inputs_of(corpus_of(tmp_path))
     assert inputs_of(corpus_of(tmp_path)) == first
-    others = [{"id": "b"}, {"text": "two"}, {"language": "de"}, {"speaker": "x"}, {"licence": "y"}, {"start_s": 1.0}, {"stop_s": 2.0}]
+    others: list[dict[str, object]] = [
+        {"id": "b"}, {"text": "two"}, {"language": "de"}, {"speaker": "x"}, {"licence": "y"}, {"start_s": 1.0}, {"stop_s": 2.0},
+    ]  # fmt: skip
     digests = {inputs_of(corpus_of(tmp_path, **change)) for change in others}
     os.utime(tmp_path / "a.wav", ns=(10, 11))
     digests.add(inputs_of(corpus_of(tmp_path)))
