@@ -13,7 +13,7 @@ ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help setup setup-dev setup-interop setup-recordings demo test lint unit bench constraints clean
+.PHONY: help setup setup-dev setup-interop setup-recordings setup-bench demo test lint unit bench constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -63,10 +63,15 @@ $(INTEROP)/.installed: constraints-interop.txt | $(PY)
 	@$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-interop.txt || { rm -rf $(INTEROP); exit 1; }
 	@touch $@
 
+# What the reader is compared with; `hocket bench reader` makes it too, on first use.
+setup-bench: setup
+	$(PY) -m benchmarks.competitors
+
 bench: setup-recordings
 	@mkdir -p bench-out
 	$(VENV)/bin/hocket bench pipeline --json bench-out/pipeline.json
 	$(VENV)/bin/hocket bench tokenize --json bench-out/tokenize.json
+	$(VENV)/bin/hocket bench reader --json bench-out/reader.json
 
 # Rewrites the pins from what is installed; run it in a checkout whose .venv was made by `make setup-dev` alone.
 constraints: setup-dev
@@ -74,4 +79,4 @@ constraints: setup-dev
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) $(INTEROP) demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) .venv-bench demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

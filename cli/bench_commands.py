@@ -96,3 +96,23 @@ def tokenize(
     print_table(result, ("row", "seconds", "x_real_time", "peak_rss_mib", "clips", "refused"))
     if json_path is not None:
         write_result(json_path, result)
+
+
+@bench_app.command()
+def reader(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    count: Annotated[int, typer.Option(min=100, help="Utterances.")] = 9000,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs that are read one after the other.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Processes of each reader; medians are reported.")] = 3,
+) -> None:
+    """Samples per second, memory and time to resume, beside mosaicml-streaming and webdataset on the same utterances.
+
+    Each reader runs in a process of its own on one core. The others are installed into .venv-bench on first use.
+    """
+    from benchmarks.reader import ReaderBench, measure
+    from benchmarks.result import print_table, write_result
+
+    result = measure(ReaderBench(count=count, epochs=epochs, repeats=repeats), say=typer.echo)
+    print_table(result, ("row", "samples_per_second", "first_epoch_s", "last_epoch_s", "grown_mib", "resume_ms"))
+    if json_path is not None:
+        write_result(json_path, result)
