@@ -176,6 +176,25 @@ class Aligner:
             "query.3": uniform(SPACE, HIDDEN), "query.3.bias": zeros(SPACE),
         })  # fmt: skip
 
+    def copy_for(self, n_symbols: int, phonemes: Sequence[Ids]) -> Aligner:
+        """A copy to go on learning with, on texts that may have further symbols of its table."""
+        if n_symbols != len(self.tensors["symbols"]):
+            detail = f"{n_symbols} symbols for an aligner of {len(self.tensors['symbols'])}"
+            raise HocketError(Code.INPUT_INVALID, detail)
+        fixed = {"mean", "scale", "learnt"}
+        copy = {name: tensor.clone().requires_grad_(name not in fixed) for name, tensor in self.tensors.items()}
+        used = np.bincount(np.concatenate(phonemes).astype(np.int64), minlength=n_symbols) > 0
+        copy["learnt"] = torch.maximum(copy["learnt"], torch.tensor(used, dtype=torch.float32))
+        return Aligner(copy)
+
+    def fitted_to(self, n_clips: int, features: Features) -> Aligner:
+        """This aligner with the features' mean and deviation of another corpus: another voice, microphone or room shifts
+        them, and what was learnt relies on them. It has learnt none of that corpus's texts."""
+        mean, deviation = _statistics(n_clips, reader_of(features))
+        self._check_width(len(mean))
+        scale = torch.tensor(deviation + 1e-5, dtype=torch.float32)
+        return Aligner({**self.tensors, "mean": torch.tensor(mean, dtype=torch.float32), "scale": scale})
+
     def _keys(self, phonemes: Tensor) -> Tensor:
         """[..., S] of phoneme ids [...]."""
         weights = self.tensors
@@ -283,8 +302,14 @@ class Aligner:
         for ids, frames in zip(phonemes, features, strict=True):
             if int(ids.max()) >= n_symbols or int(ids.min()) < 0:
                 raise HocketError(Code.INPUT_INVALID, f"phoneme {int(ids.max())} for an aligner of {n_symbols} symbols")
-            if frames.shape[1:] != (width,):
+            if frames.ndim != 2:
                 raise HocketError(Code.INPUT_INVALID, f"features of shape {frames.shape} for an aligner of {width} a frame")
+            self._check_width(frames.shape[1])
+
+    def _check_width(self, width: int) -> None:
+        wanted = len(self.tensors["mean"])
+        if width != wanted:
+            raise HocketError(Code.INPUT_INVALID, f"features of {width} numbers a frame for an aligner of {wanted}")
 
     def align(self, phonemes: Ids, features: NDArray[np.float32]) -> tuple[NDArray[np.uint16], float]:
         """Durations uint16 [P] and score of one utterance; see `align_all`."""
@@ -313,6 +338,7 @@ def learn_alignment(
     seed: int = 0,
     n_symbols: int | None = None,
     prior: bool | None = None,
+    start: Aligner | None = None,
 ) -> Aligner:
     """Learn the alignment of a corpus.
 
@@ -324,6 +350,8 @@ def learn_alignment(
         seed: of the first weights and of the order of the utterances.
         n_symbols: size of the inventory; the highest id + 1 when not given.
         prior: whether to use the beta-binomial prior; from 32 utterances on when not given.
+        start: an aligner to go on from instead of random weights (its mean and deviation stay: see `Aligner.fitted_to`); it
+            must know as many symbols.
 
     Raises:
         HocketError: CORPUS_TOO_SMALL without utterances, TOO_FEW_FRAMES, NO_PHONEMES.
@@ -335,7 +363,7 @@ def learn_alignment(
         _check(phonemes, features)  # all of them before the work begins; those that are read later, as they come
     use_prior = len(phonemes) >= PRIOR_FROM_CLIPS if prior is None else prior
     size = n_symbols or max(int(np.max(ids)) for ids in phonemes) + 1
-    aligner = Aligner.initial(size, phonemes, features, seed)
+    aligner = Aligner.initial(size, phonemes, features, seed) if start is None else start.copy_for(size, phonemes)
     trained = [tensor for tensor in aligner.tensors.values() if tensor.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, betas=(0.9, 0.98))
     draw = np.random.default_rng(seed)
