@@ -23,6 +23,9 @@ _BREAK = re.compile(r"[.,;:!?()\[\]¡¿]")
 _ABBREVIATION = re.compile(r"(?<![\w.])((?:[^\W\d_]+\.)*[^\W\d_]+|n°)\.?(?!\w)")
 
 
+_NEVER_WORDS = frozenset(["mme", "mmes", "mlle", "bzw", "usw", "sra", "srta"])
+
+
 class WrittenFront:
     """Reads one language.
 
@@ -49,13 +52,16 @@ class WrittenFront:
     def _abbreviation(self, match: re.Match[str]) -> str:
         written = match.group(0)
         name = self._speech.abbreviations.get(match.group(1).lower())
-        # Without its point "m" or "es" is a word or a letter of its own.
-        return name if name is not None and (written.endswith(".") or "." in match.group(1)) else written
+        # Without its point "m" or "es" is a word or a letter of its own; words without a vowel are none.
+        marked = written.endswith(".") or "." in match.group(1) or match.group(1).lower() in _NEVER_WORDS
+        return name if name is not None and marked else written
 
     def say(self, text: str) -> str:
         """`text` in words and clause breaks."""
         for pattern, plain in _TYPOGRAPHY:
             text = pattern.sub(plain, text)
+        for spaced, joined in self._speech.before:
+            text = spaced.sub(joined, text)
         return expand(_ABBREVIATION.sub(self._abbreviation, text), self._speech)
 
     def read(self, text: str) -> PhonemeText:
