@@ -76,8 +76,8 @@ class Phonemizer:
     """Phonemes of texts in one language.
 
     Args:
-        language: a tag that `check_language` takes and whose language has a front end; a region ("fr-CA") is read by the front end
-            of its language and kept in `language`.
+        language: a tag that `check_language` takes and whose language has a front end; a region ("fr-CA") is read by the front
+            end of its language and kept in `language`.
 
     Raises:
         HocketError: LANGUAGE_REFUSED for a wrong tag and for languages that have no front end; EXTRA_MISSING where the package

@@ -19,8 +19,8 @@ def front_language(tag: str) -> str:
     """The language whose front end reads texts of a canonical tag: "fr" for "fr-CA".
 
     Raises:
-        HocketError: LANGUAGE_REFUSED, with the languages that there are, for any other, and for a script that is not the usual one
-            of its language ("ru-Latn").
+        HocketError: LANGUAGE_REFUSED, with the languages that there are, for any other, and for a script that is not the usual
+            one of its language ("ru-Latn").
     """
     language = langcodes.Language.get(tag)
     name = str(language.language)

@@ -16,9 +16,23 @@ SYMBOLS = (
 # French words bear no stress of their own.
 mend = Mend(vowels=frozenset(), rewrite={"SIL": ""})
 _ELIDED = {
-    "l": "l", "d": "d", "j": "ʒ", "m": "m", "t": "t", "s": "s", "n": "n", "c": "s", "qu": "k", "jusqu": "ʒ y s k",
-    "lorsqu": "l ɔ ʁ s k", "puisqu": "p ɥ i s k", "quoiqu": "k w a k", "quelqu": "k ɛ l k", "presqu": "p ʁ ɛ s k", "entr": "ɑ̃ t ʁ",
-}  # fmt: skip
+    "l": "l",
+    "d": "d",
+    "j": "ʒ",
+    "m": "m",
+    "t": "t",
+    "s": "s",
+    "n": "n",
+    "c": "s",
+    "qu": "k",
+    "jusqu": "ʒ y s k",
+    "lorsqu": "l ɔ ʁ s k",
+    "puisqu": "p ɥ i s k",
+    "quoiqu": "k w a k",
+    "quelqu": "k ɛ l k",
+    "presqu": "p ʁ ɛ s k",
+    "entr": "ɑ̃ t ʁ",
+}
 
 
 def load() -> WrittenFront:
@@ -42,15 +56,37 @@ SPEECH = Speech(
     and_cents="",
     signs={"&": "et", "+": "plus", "=": "égale", "°": "degrés", "@": "arobase", "#": "dièse", "*": "étoile", "-": "moins"},
     percent=lambda number: "pour cent",
-    units={"km/h": "kilomètres heure", "km": "kilomètres", "kg": "kilos", "cm": "centimètres", "mm": "millimètres", "m²": "mètres carrés"},
+    units={
+        "km/h": "kilomètres heure",
+        "km": "kilomètres",
+        "kg": "kilos",
+        "cm": "centimètres",
+        "mm": "millimètres",
+        "m²": "mètres carrés",
+    },
     abbreviations={
-        "m": "monsieur", "mm": "messieurs", "mme": "madame", "mmes": "mesdames", "mlle": "mademoiselle", "dr": "docteur",
-        "st": "saint", "ste": "sainte", "etc": "et cætera", "av": "avenue", "bd": "boulevard", "n°": "numéro", "p.ex": "par exemple",
-        "tél": "téléphone", "min": "minutes", "env": "environ",
+        "m": "monsieur",
+        "mm": "messieurs",
+        "mme": "madame",
+        "mmes": "mesdames",
+        "mlle": "mademoiselle",
+        "dr": "docteur",
+        "st": "saint",
+        "ste": "sainte",
+        "etc": "et cætera",
+        "av": "avenue",
+        "bd": "boulevard",
+        "n°": "numéro",
+        "p.ex": "par exemple",
+        "tél": "téléphone",
+        "min": "minutes",
+        "env": "environ",
     },
     ordinals=re.compile(r"(?<![\d.,])(?P<n>\d{1,3})(?P<e>er|ère|re|ème|e|nd|nde)\b"),
     say_ordinal=_ordinal,
     date=lambda day, month, year: f"{'premier' if day == 1 else SPEECH.number(day)} {month} {year}".strip(),
-    clock=lambda h, m: f"{'une' if h == 1 else SPEECH.number(h)} heure{'s' if h > 1 else ''} {SPEECH.number(m) if m else ''}".strip(),
+    clock=lambda h, m: (
+        f"{'une' if h == 1 else SPEECH.number(h)} heure{'s' if h > 1 else ''} {SPEECH.number(m) if m else ''}".strip()
+    ),
     before=((re.compile(r"\b[Nn]°\s?(?=\d)"), "numéro "),),
-)  # fmt: skip
+)

@@ -16,11 +16,17 @@ mend = Mend(
     vowels=frozenset(_VOWELS.split()),
     rewrite={"pː": "p", "ɛ": "e", "h": "x", "ʒ": "ʝ", "ɟ": "ʝ"},
     merge={
-        ("ɾ", "ɾ"): "r", ("t", "ʃ"): "t͡ʃ", ("a", "ɪ"): "aɪ", ("e", "ɪ"): "eɪ", ("o", "ɪ"): "oɪ", ("a", "ʊ"): "aʊ", ("e", "ʊ"): "eʊ",
+        ("ɾ", "ɾ"): "r",
+        ("t", "ʃ"): "t͡ʃ",
+        ("a", "ɪ"): "aɪ",
+        ("e", "ɪ"): "eɪ",
+        ("o", "ɪ"): "oɪ",
+        ("a", "ʊ"): "aʊ",
+        ("e", "ʊ"): "eʊ",
         ("o", "ʊ"): "oʊ",
     },
     secondary=False,
-)  # fmt: skip
+)
 
 
 def load() -> WrittenFront:
@@ -44,12 +50,40 @@ SPEECH = Speech(
     grouping=".\u00a0\u202f ",
     currencies={"€": ("euro", "euros", ""), "$": ("dólar", "dólares", ""), "£": ("libra", "libras", "")},
     and_cents="con",
-    signs={"&": "y", "+": "más", "=": "igual a", "°": "grados", "@": "arroba", "#": "almohadilla", "*": "asterisco", "-": "menos"},
+    signs={
+        "&": "y",
+        "+": "más",
+        "=": "igual a",
+        "°": "grados",
+        "@": "arroba",
+        "#": "almohadilla",
+        "*": "asterisco",
+        "-": "menos",
+    },
     percent=lambda number: "por ciento",
-    units={"km/h": "kilómetros por hora", "km": "kilómetros", "kg": "kilos", "cm": "centímetros", "mm": "milímetros", "m²": "metros cuadrados"},
+    units={
+        "km/h": "kilómetros por hora",
+        "km": "kilómetros",
+        "kg": "kilos",
+        "cm": "centímetros",
+        "mm": "milímetros",
+        "m²": "metros cuadrados",
+    },
     abbreviations={
-        "sr": "señor", "sra": "señora", "srta": "señorita", "dr": "doctor", "dra": "doctora", "d": "don", "etc": "etcétera",
-        "ud": "usted", "uds": "ustedes", "núm": "número", "pág": "página", "avda": "avenida", "p.ej": "por ejemplo", "tel": "teléfono",
+        "sr": "señor",
+        "sra": "señora",
+        "srta": "señorita",
+        "dr": "doctor",
+        "dra": "doctora",
+        "d": "don",
+        "etc": "etcétera",
+        "ud": "usted",
+        "uds": "ustedes",
+        "núm": "número",
+        "pág": "página",
+        "avda": "avenida",
+        "p.ej": "por ejemplo",
+        "tel": "teléfono",
         "aprox": "aproximadamente",
     },
     ordinals=re.compile(r"(?<![\d.,])(?P<n>\d{1,3})\.?(?P<e>º|ª|er\b)"),
@@ -57,4 +91,4 @@ SPEECH = Speech(
     date=lambda day, month, year: f"{SPEECH.number(day)} de {month}{' de ' + year if year else ''}",
     clock=lambda h, m: f"{'una' if h == 1 else SPEECH.number(h)} {'y ' + SPEECH.number(m) if m else 'en punto'}",
     before=((re.compile(r"\bn[.º]+\s?(?=\d)", re.IGNORECASE), "número "),),
-)  # fmt: skip
+)

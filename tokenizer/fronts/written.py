@@ -1,4 +1,4 @@
-"""A front end from a lexicon and a language's way of saying what is not written in words: German, French, Italian, Russian, Spanish."""
+"""A front end from a lexicon and a language's way of saying what is not written in words: de, es, fr, it and ru have one."""
 
 from __future__ import annotations
 
