@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tokenizer.corpus import default_corpus
-from tokenizer.fronts.identify import judge_languages, likely_language, pieces_of
+from tokenizer.fronts.identify import FEWEST_WORDS, LEXICONS, judge_language, likely_language
 
 SPEECH = Path(__file__).resolve().parents[3] / "shared" / "speech"
 SAMPLES = {
@@ -53,10 +54,21 @@ def test_prompts_of_a_word_or_two_and_typos_are_no_evidence_against_them() -> No
 
 
 def test_too_little_text_fits_anything() -> None:
-    assert pieces_of(["Bonjour."]) == [] and likely_language(["Bonjour."], "en").fits
+    assert likely_language(["Bonjour."], "en").fits
+    assert judge_language({"en": 0.0, "fr": 1.0}, FEWEST_WORDS - 1, "en").fits
+    assert not judge_language({"en": 0.0, "fr": 1.0}, FEWEST_WORDS, "en").fits
 
 
-def test_mixed_texts_are_given_the_benefit_of_the_doubt() -> None:
-    assert judge_languages(Counter({"fr": 6, "en": 4}), "en").fits
-    assert not judge_languages(Counter({"fr": 9, "en": 1}), "en").fits
-    assert judge_languages(Counter({"fr": 5, "de": 4, "en": 1}), "en").fits, "no other language is clear"
+def test_a_language_that_cannot_be_read_is_found_out_too() -> None:
+    portuguese = ["Esqueci as minhas chaves na mesa da cozinha.", "Choveu a noite toda e as ruas estavam molhadas."]
+    verdict = likely_language(portuguese, "es")
+    assert not verdict.fits and verdict.likely is None
+
+
+@given(st.dictionaries(st.sampled_from(sorted(LEXICONS)), st.floats(0, 1), min_size=1), st.integers(0, 1000))
+def test_the_language_whose_lexicon_knows_most_is_never_called_another(rates: dict[str, float], words: int) -> None:
+    best = max(rates, key=lambda language: rates[language])
+    assert judge_language(rates, words, best).likely is None
+    for said in rates:
+        verdict = judge_language(rates, words, said)
+        assert verdict.likely is None or rates[verdict.likely] > rates[said]
