@@ -106,8 +106,8 @@ def flops_per_frame(config: ModelConfig, spec: StageSpec, load: Load) -> float:
     c, d, text = config, config.d_model, config.text_dim
     macs: float = len(spec.layers) * (4 * d * d + 3 * d * c.ffn_dim + load.frames * d)  # causal attention sees half of the frames
     if spec.is_first:
-        per_phoneme: float = c.text_layers * (2 * text * round(text * c.conv_mult) + c.conv_kernel * text) + 3 * text * c.duration_dim
-        per_phoneme += 3 * c.duration_dim * c.duration_dim + text * d
+        per_phoneme: float = c.text_layers * (2 * text * round(text * c.conv_mult) + c.conv_kernel * text)
+        per_phoneme += 3 * text * c.duration_dim + 3 * c.duration_dim * c.duration_dim + text * d
         macs += per_phoneme / NOMINAL_FRAMES_PER_PHONEME
         macs += c.frame_layers * (2 * d * round(d * c.conv_mult) + c.conv_kernel * d) + 3 * d
     if spec.is_last:

@@ -47,7 +47,7 @@ def _ordinal(match: re.Match[str]) -> str:
     return SPEECH.number(number, "ordinal")
 
 
-SPEECH = Speech(
+SPEECH: Speech = Speech(
     code="fr",
     point="virgule",
     digits=False,

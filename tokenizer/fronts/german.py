@@ -71,7 +71,7 @@ def _date(day: int, month: str, year: str) -> str:
     return f"{_day(day, 'n')} {month} {year}".strip()
 
 
-SPEECH = Speech(
+SPEECH: Speech = Speech(
     code="de",
     point="Komma",
     digits=True,

@@ -72,7 +72,7 @@ def _ordinal(match: re.Match[str]) -> str:
     return said[:-1] + "a" if match["e"] == "ª" else said
 
 
-SPEECH = Speech(
+SPEECH: Speech = Speech(
     code="it",
     point="virgola",
     digits=False,

@@ -107,7 +107,7 @@ def _percent(number: str) -> str:
     return "процента" if 2 <= last <= 4 and not 12 <= tens <= 14 else "процентов"
 
 
-SPEECH = Speech(
+SPEECH: Speech = Speech(
     code="ru",
     point="запятая",
     digits=False,

@@ -43,7 +43,7 @@ def _ordinal(match: re.Match[str]) -> str:
     return said
 
 
-SPEECH = Speech(
+SPEECH: Speech = Speech(
     code="es",
     point="coma",
     digits=False,
