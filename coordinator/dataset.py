@@ -75,14 +75,14 @@ def import_dataset(where: str, languages: tuple[str, ...], store: BlockStore, *,
         raise HocketError(Code.RUN_FILE_INVALID, f"data.languages: {', '.join(languages)}; the dataset has {named}")
     if not sum(shard.rows for shard in manifest.shards) or not sum(shard.frames for shard in manifest.shards):
         raise HocketError(Code.CORPUS_TOO_SMALL, f"{where} has no rows")
-    named = {cid: f"aligners/{language}.safetensors" for language, cid in manifest.aligners.items()}
+    places = {cid: f"aligners/{language}.safetensors" for language, cid in manifest.aligners.items()}
     if manifest.aligner_cid is not None:
-        named.setdefault(manifest.aligner_cid, "aligner.safetensors")
+        places.setdefault(manifest.aligner_cid, "aligner.safetensors")
     if isinstance(codec_cid := manifest.codec.get("cid"), str) and codec_cid.startswith("baf"):
-        named[codec_cid] = "codec/model.safetensors"
-    wanted = {*named, *(shard.cid for shard in (*manifest.shards, *manifest.heldout))}
+        places[codec_cid] = "codec/model.safetensors"
+    wanted = {*places, *(shard.cid for shard in (*manifest.shards, *manifest.heldout))}
     if folder is not None:
-        _import_files(folder, wanted, store, named)
+        _import_files(folder, wanted, store, places)
     shards = {shard.cid for shard in (*manifest.shards, *manifest.heldout)}
     missing = sorted(cid for cid in shards if not store.has(cid))
     if missing:

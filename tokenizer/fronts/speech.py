@@ -100,8 +100,8 @@ def expand(text: str, speech: Speech) -> str:
     code = speech.code
     group = f"[{re.escape(speech.grouping)}]"
     number = rf"(?P<w>\d{{1,3}}(?:{group}\d{{3}})+(?!\d)|\d+)(?:,(?P<d>\d+))?"
-    for pattern, plain in speech.before:
-        text = pattern.sub(plain, text)
+    for spaced, joined in speech.before:
+        text = spaced.sub(joined, text)
 
     def numeric_date(match: re.Match[str]) -> str:
         day, month, year = (int(part) for part in match.groups())
