@@ -30,7 +30,7 @@ from tokenizer.codec_stream import WindowEncoder
 from tokenizer.receptive_field import Convolution, reach_of
 
 MAX_CARD_BYTES = 1 << 16
-WINDOW_S = 30.0  # of audio that is encoded at once, in some 60 MB
+WINDOW_S = 30.0  # of audio that is encoded at once, in some 40 MB
 FLOOR = 1e-5  # of mel magnitudes before the logarithm: -100 dB
 
 
