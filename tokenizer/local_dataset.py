@@ -146,9 +146,12 @@ class LocalDataset:
         entry, codec = self._entries[shard], self._dataset.manifest.codec
         self.groups_read += 1
         with open_shard(self._dataset.shard_path(entry)) as file:
-            return read_group(
+            rows = read_group(
                 file, group, codebook_size=int(codec["codebook_size"]), n_symbols=len(self._dataset.manifest.phonemes)
             )
+        if any(row.codes.shape[0] != int(codec["n_codebooks"]) for row in rows):
+            raise HocketError(Code.SHARD_DAMAGED, f"{entry.cid}: a row has not {codec['n_codebooks']} codebooks")
+        return rows
 
     def _keep(self, key: Group, rows: list[Utterance]) -> list[Utterance]:
         self._groups[key] = rows

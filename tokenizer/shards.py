@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from common.files import atomic_write
-from tokenizer.shard_decode import decode_rows
+from tokenizer.shard_decode import TEXTS, decode_rows
 from tokenizer.utterance import Utterance
 
 __all__ = [
@@ -166,12 +166,22 @@ def _check_header(file: pq.ParquetFile) -> None:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
     # Repeated values take almost no room in a file, so their number is bounded as well as their bytes.
-    if sum(group.total_byte_size for group in groups) > MAX_SHARD_BYTES or 4 * values > MAX_SHARD_BYTES:
+    texts = sum(_most_text_bytes(group) for group in groups)
+    if max(sum(group.total_byte_size for group in groups), 4 * values, texts) > MAX_SHARD_BYTES:
         raise HocketError(Code.SHARD_DAMAGED, f"it says to hold more than {MAX_SHARD_BYTES} bytes")
     embedding = schema.field("speaker_embedding").type if "speaker_embedding" in schema.names else None
     size = embedding.list_size if isinstance(embedding, pa.FixedSizeListType) else 0
     if size < 1 or not schema.equals(_schema(size), check_metadata=False):
         raise HocketError(Code.SHARD_DAMAGED, f"its columns are not those of {FORMAT}")
+
+
+def _most_text_bytes(group: pq.RowGroupMetaData) -> int:
+    """Bound of what a row group's texts take once read: with a dictionary, each row may name its longest entry."""
+    most = 0
+    for column in (group.column(index) for index in range(group.num_columns)):
+        if column.path_in_schema in TEXTS and (column.has_dictionary_page or any("DICT" in name for name in column.encodings)):
+            most += column.num_values * column.total_uncompressed_size
+    return most
 
 
 def shuffled_text(utterances: Sequence[Utterance], seed: int) -> list[Utterance]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,14 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
     with LocalDataset(tmp_path, cache_bytes=20_000) as found:
         list(found.samples(0, 0))
         assert found._held_bytes <= 20_000 + 6000
+
+
+def test_rows_of_another_number_of_codebooks_are_refused(tmp_path: Path) -> None:
+    row = made_up_row(1)
+    write_dataset(tmp_path, [[replace(row, codes=row.codes[:3].copy())]], [[made_up_row(9999)]])
+    with LocalDataset(tmp_path) as found, pytest.raises(HocketError, match="codebooks") as caught:
+        found.sample(0, 0, 0)
+    assert caught.value.code is Code.SHARD_DAMAGED
 
 
 def test_positions_beyond_the_epoch_are_refused(tmp_path: Path) -> None:

@@ -202,6 +202,21 @@ def test_a_table_that_unpacks_to_too_much_is_refused_unread(monkeypatch: pytest.
         read_shard(data)
 
 
+def test_a_long_text_that_many_rows_name_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kilobyte of dictionary and runs, of which the footer tells nothing but the truth, and 10 MB once read."""
+    rows = 100
+    table = pa.concat_tables([pq.read_table(io.BytesIO(shard_bytes([utterance(1)])))] * rows)
+    place = table.schema.get_field_index("text")
+    table = table.set_column(place, table.schema.field(place), pa.array(["x" * 100_000] * rows))
+    stream = io.BytesIO()
+    pq.write_table(table, stream, compression="zstd")
+    data = stream.getvalue()
+    assert len(data) < 20_000 and len(read_shard(data)) == rows
+    monkeypatch.setattr("tokenizer.shards.MAX_SHARD_BYTES", 4_000_000)
+    with pytest.raises(HocketError, match="more than 4000000 bytes"):
+        read_shard(data)
+
+
 def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
