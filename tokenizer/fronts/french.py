@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tokenizer.fronts.mending import Mend
-from tokenizer.fronts.speech import Speech
+from tokenizer.fronts.speech import Speech, roman_value
 from tokenizer.fronts.symbols import SILENT
 from tokenizer.fronts.written import WrittenFront
 
@@ -15,6 +15,7 @@ SYMBOLS = (
 )
 # French words bear no stress of their own.
 mend = Mend(vowels=frozenset(), rewrite={"SIL": ""})
+_FEMININE = ("heure", "minute", "seconde", "livre", "page", "fois", "personne", "semaine", "année", "journée")
 _ELIDED = {
     "l": "l",
     "d": "d",
@@ -47,6 +48,16 @@ def _ordinal(match: re.Match[str]) -> str:
     return SPEECH.number(number, "ordinal")
 
 
+def _hours(count: int) -> str:
+    said = SPEECH.number(count)
+    return f"{said}e" if said.endswith("un") else said
+
+
+def _roman(match: re.Match[str]) -> str:
+    value = roman_value(match.group(1))
+    return match.group(0) if value is None else f"{value}{match.group(2)}"
+
+
 SPEECH: Speech = Speech(
     code="fr",
     point="virgule",
@@ -54,16 +65,19 @@ SPEECH: Speech = Speech(
     grouping=".\u00a0\u202f ",
     currencies={"€": ("euro", "euros", ""), "$": ("dollar", "dollars", ""), "£": ("livre", "livres", "")},
     and_cents="",
-    signs={"&": "et", "+": "plus", "=": "égale", "°": "degrés", "@": "arobase", "#": "dièse", "*": "étoile", "-": "moins"},
+    signs={"&": "et", "+": "plus", "=": "égale", "°": "degrés", "@": "arobase", "#": "dièse", "*": "étoile", "/": "sur", "-": "moins"},
     percent=lambda number: "pour cent",
     units={
-        "km/h": "kilomètres heure",
-        "km": "kilomètres",
-        "kg": "kilos",
-        "cm": "centimètres",
-        "mm": "millimètres",
-        "m²": "mètres carrés",
+        "km/h": "kilomètre heure/kilomètres heure", "km": "kilomètre/kilomètres", "kg": "kilo/kilos",
+        "cm": "centimètre/centimètres", "mm": "millimètre/millimètres", "m": "mètre/mètres", "m²": "mètre carré/mètres carrés",
+        "°C": "degré Celsius/degrés Celsius", "h": "heure/heures", "g": "gramme/grammes", "l": "litre/litres",
     },
+    fractions={
+        "1/2": "un demi", "½": "un demi", "1/3": "un tiers", "1/4": "un quart", "¼": "un quart", "3/4": "trois quarts",
+        "¾": "trois quarts",
+    },
+    million_of=" d'",
+    agree=lambda said, value, following: f"{said}e" if said.endswith("un") and following in _FEMININE else said,
     abbreviations={
         "m": "monsieur",
         "mm": "messieurs",
@@ -84,9 +98,15 @@ SPEECH: Speech = Speech(
     },
     ordinals=re.compile(r"(?<![\d.,])(?P<n>\d{1,3})(?P<e>er|ère|re|ème|e|nd|nde)\b"),
     say_ordinal=_ordinal,
-    date=lambda day, month, year: f"{'premier' if day == 1 else SPEECH.number(day)} {month} {year}".strip(),
-    clock=lambda h, m: (
-        f"{'une' if h == 1 else SPEECH.number(h)} heure{'s' if h > 1 else ''} {SPEECH.number(m) if m else ''}".strip()
+    date=lambda day, month, year, before, marked: (
+        f"{'premier' if day == 1 else SPEECH.number(day)} {month} {SPEECH.year(year) if year else ''}".strip()
     ),
-    before=((re.compile(r"\b[Nn]°\s?(?=\d)"), "numéro "),),
+    clock=lambda h, m: (
+        f"{_hours(h)} heure{'s' if h > 1 else ''} {SPEECH.number(m) if m else ''}".strip()
+    ),
+    before=(
+        (re.compile(r"\b[Nn]°\s?(?=\d)"), "numéro "), (re.compile(r"\bp\.\s+ex\."), "par exemple"),
+        (re.compile(r"\b([IVX]+)(er|ère|re|ème|e)\b"), _roman),
+        (re.compile(r"\b([IVX]{2,})()\b"), _roman),
+    ),
 )

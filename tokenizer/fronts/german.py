@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tokenizer.fronts.mending import Mend
-from tokenizer.fronts.speech import Speech
+from tokenizer.fronts.speech import Speech, roman_value
 from tokenizer.fronts.symbols import SILENT, stressed
 from tokenizer.fronts.written import WrittenFront
 
@@ -48,7 +48,8 @@ mend = Mend(
         ("d", "ʒ"): "d͡ʒ",
     },
 )
-_CASE = re.compile(r"(?i)\b(am|den|dem|vom|zum|beim|bis|im|des|seit|ab)\s*$")
+_CASE = re.compile(r"(?i)\b(am|den|dem|vom|zum|beim|bis|im|des|seit|ab|und|zur|einer|der letzten)\s*$")
+_NAMED = re.compile(r"(?i)\b(der|die|das|diese|dieser|dieses|jede|jeder|jedes)\s*$")
 
 
 def load() -> WrittenFront:
@@ -63,12 +64,20 @@ def _day(day: int, ending: str) -> str:
 
 
 def _ordinal(match: re.Match[str]) -> str:
-    before = match.string[: match.start()]
-    return _day(int(match["n"]), "n" if _CASE.search(before) else "")
+    return _day(int(match["n"]), _ending(match.string[: match.start()]))
 
 
-def _date(day: int, month: str, year: str) -> str:
-    return f"{_day(day, 'n')} {month} {year}".strip()
+def _ending(before: str) -> str:
+    return "n" if _CASE.search(before) else "r" if not _NAMED.search(before) else ""
+
+
+def _date(day: int, month: str, year: int | None, before: str, marked: bool) -> str:
+    return f"{_day(day, _ending(before))} {month} {SPEECH.year(year) if year else ''}".strip()
+
+
+def _roman(match: re.Match[str]) -> str:
+    value = roman_value(match.group(1))
+    return match.group(0) if value is None else f"der {_day(value, '').capitalize()}"
 
 
 SPEECH: Speech = Speech(
@@ -87,17 +96,20 @@ SPEECH: Speech = Speech(
         "#": "Raute",
         "*": "Stern",
         "§": "Paragraf",
-        "-": "minus",
+        "/": "durch", "-": "minus",
     },
     percent=lambda number: "Prozent",
     units={
-        "km/h": "Kilometer pro Stunde",
-        "km": "Kilometer",
-        "kg": "Kilogramm",
-        "cm": "Zentimeter",
-        "mm": "Millimeter",
-        "m²": "Quadratmeter",
+        "km/h": "Kilometer pro Stunde", "km": "Kilometer", "kg": "Kilogramm", "cm": "Zentimeter", "mm": "Millimeter",
+        "m": "Meter", "m²": "Quadratmeter", "°C": "Grad Celsius", "h": "Stunden", "g": "Gramm",
+        "l": "Liter",
     },
+    fractions={
+        "1/2": "einhalb", "½": "einhalb", "1/3": "ein Drittel", "1/4": "ein Viertel", "¼": "ein Viertel", "3/4": "drei Viertel",
+        "¾": "drei Viertel",
+    },
+    years=range(1100, 2000),
+    agree=lambda said, value, following: said[:-1] if following and said.endswith("eins") else said,
     abbreviations={
         "dr": "Doktor",
         "prof": "Professor",
@@ -123,7 +135,10 @@ SPEECH: Speech = Speech(
     say_ordinal=_ordinal,
     date=_date,
     clock=lambda h, m: f"{_number(h, 'ein')} Uhr {_number(m) if m else ''}".strip(),
-    before=((re.compile(r"\bz\.\s+B\."), "z.B."), (re.compile(r"\bd\.\s+h\."), "d.h."), (re.compile(r"\bu\.\s+a\."), "u.a.")),
+    before=(
+        (re.compile(r"(?<=[a-zäöü])str\.(?!\w)"), "straße"), (re.compile(r"\b([IVX]{2,})\.(?=\W|$)"), _roman),
+        (re.compile(r"\bz\.\s+B\."), "z.B."), (re.compile(r"\bd\.\s+h\."), "d.h."), (re.compile(r"\bu\.\s+a\."), "u.a."),
+    ),
 )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tokenizer.fronts.mending import Mend
-from tokenizer.fronts.speech import Speech
+from tokenizer.fronts.speech import Speech, roman_value
 from tokenizer.fronts.symbols import SILENT, stressed
 from tokenizer.fronts.written import WrittenFront
 
@@ -72,6 +72,18 @@ def _ordinal(match: re.Match[str]) -> str:
     return said[:-1] + "a" if match["e"] == "ª" else said
 
 
+def _agree(said: str, value: int, following: str) -> str:
+    """One is "un" before a noun, "una" before most that end in a."""
+    if said != "uno" or not following or following.lower() in ("e", "o", "a", "di", "in", "con", "per", "che", "è"):
+        return said
+    return "una" if following.lower().endswith("a") else "un"
+
+
+def _roman(match: re.Match[str]) -> str:
+    value = roman_value(match.group(1))
+    return match.group(0) if value is None else SPEECH.number(value, "ordinal")
+
+
 SPEECH: Speech = Speech(
     code="it",
     point="virgola",
@@ -87,17 +99,20 @@ SPEECH: Speech = Speech(
         "@": "chiocciola",
         "#": "cancelletto",
         "*": "asterisco",
-        "-": "meno",
+        "/": "fratto", "-": "meno",
     },
     percent=lambda number: "per cento",
     units={
-        "km/h": "chilometri all'ora",
-        "km": "chilometri",
-        "kg": "chili",
-        "cm": "centimetri",
-        "mm": "millimetri",
-        "m²": "metri quadrati",
+        "km/h": "chilometro all'ora/chilometri all'ora", "km": "chilometro/chilometri", "kg": "chilo/chili",
+        "cm": "centimetro/centimetri", "mm": "millimetro/millimetri", "m": "metro/metri", "m²": "metro quadrato/metri quadrati",
+        "°C": "grado Celsius/gradi Celsius", "h": "ora/ore", "g": "grammo/grammi", "l": "litro/litri",
     },
+    fractions={
+        "1/2": "un mezzo", "½": "un mezzo", "1/3": "un terzo", "1/4": "un quarto", "¼": "un quarto", "3/4": "tre quarti",
+        "¾": "tre quarti",
+    },
+    million_of=" di ",
+    agree=_agree,
     abbreviations={
         "sig": "signor",
         "sig.ra": "signora",
@@ -114,6 +129,9 @@ SPEECH: Speech = Speech(
     },
     ordinals=re.compile(r"(?<![\d.,])(?P<n>\d{1,3})(?P<e>º|ª|°(?=\s+[a-zà-ù]))"),
     say_ordinal=_ordinal,
-    date=lambda day, month, year: f"{'primo' if day == 1 else SPEECH.number(day)} {month} {year}".strip(),
+    date=lambda day, month, year, before, marked: (
+        f"{'primo' if day == 1 else SPEECH.number(day)} {month} {SPEECH.year(year) if year else ''}".strip()
+    ),
+    before=((re.compile(r"\b([IVX]{2,})\b"), _roman),),
     clock=lambda h, m: f"{'una' if h == 1 else SPEECH.number(h)} {'e ' + SPEECH.number(m) if m else 'in punto'}",
 )

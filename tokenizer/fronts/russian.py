@@ -95,9 +95,29 @@ def _of(text: str) -> str:
     return re.sub("(ый|ой)$", "ого", re.sub("ий$", "ьего", text))
 
 
-def _date(day: int, month: str, year: str) -> str:
-    said = f"{re.sub('(ый|ой)$', 'ое', re.sub('ий$', 'ье', SPEECH.number(day, 'ordinal')))} {month}"
-    return f"{said} {year}" if year else said
+def _date(day: int, month: str, year: int | None, before: str, marked: bool) -> str:
+    said = f"{_of(SPEECH.number(day, 'ordinal'))} {month}"
+    return f"{said} {_of(SPEECH.number(year, 'ordinal'))} года" if year else said
+
+
+def _year(match: re.Match[str]) -> str:
+    """A year before the word for year, in its case."""
+    if match["d"] and match["y"] == "года":  # of a date, which says it itself
+        return f"{match['d']}{match['n']}"
+    said, word = SPEECH.number(int(match["n"]), "ordinal"), match["y"].lower()
+    if word in ("году", "годе"):
+        said = re.sub("(ый|ой)$", "ом", re.sub("ий$", "ьем", said))
+    elif word == "года":
+        said = _of(said)
+    return f"{match['d'] or ''}{said} {match['y']}"
+
+
+def _agree(said: str, value: int, following: str) -> str:
+    """One and two agree with the gender of what they count, which its ending shows."""
+    word = following.lower()
+    if said.endswith("один") and word:
+        return said[:-4] + ("одна" if word.endswith(("а", "я")) else "одно" if word.endswith(("о", "е")) else "один")
+    return f"{said[:-3]}две" if said.endswith("два") and word.endswith(("и", "ы")) else said
 
 
 def _percent(number: str) -> str:
@@ -128,10 +148,21 @@ SPEECH: Speech = Speech(
         "#": "решётка",
         "*": "звёздочка",
         "№": "номер",
-        "-": "минус",
+        "/": "дробь", "-": "минус",
     },
     percent=_percent,
-    units={"км/ч": "километров в час", "км": "километров", "кг": "килограммов", "см": "сантиметров", "мм": "миллиметров"},
+    units={
+        "км/ч": "километр в час/километра в час/километров в час", "км": "километр/километра/километров",
+        "кг": "килограмм/килограмма/килограммов", "см": "сантиметр/сантиметра/сантиметров",
+        "мм": "миллиметр/миллиметра/миллиметров",
+        "м": "метр/метра/метров", "°C": "градус Цельсия/градуса Цельсия/градусов Цельсия", "г": "грамм/грамма/граммов",
+        "л": "литр/литра/литров", "ч": "час/часа/часов",
+    },
+    fractions={
+        "1/2": "одна вторая", "½": "одна вторая", "1/3": "одна треть", "1/4": "одна четверть", "¼": "одна четверть",
+        "3/4": "три четверти", "¾": "три четверти",
+    },
+    agree=_agree,
     abbreviations={
         "г": "год",
         "т.е": "то есть",
@@ -152,5 +183,9 @@ SPEECH: Speech = Speech(
     say_ordinal=_ordinal,
     date=_date,
     clock=lambda h, m: f"{SPEECH.number(h)} {'ноль ' if 0 < m < 10 else ''}{SPEECH.number(m) if m else 'ровно'}",
-    before=((re.compile(r"\bт\.\s+(?=[едп]\.)"), "т."),),
+    before=(
+        (re.compile(r"\bт\.\s+(?=[едп]\.)"), "т."),
+        (re.compile(r"(?<!\d)(?P<n>[12]\d{3})\s?г\."), r"\g<n> года"),
+        (re.compile(r"(?<!\d)(?P<d>\d{1,2}\s+[а-я]+\s+)?(?P<n>[12]\d{3})\s(?P<y>год(?:у|а|е)?)\b", re.IGNORECASE), _year),
+    ),
 )

@@ -42,12 +42,13 @@ def sift(text: str, language: str) -> Sifted:
     dropped: list[str] = []
     letters = lost = 0
     foreign: dict[str, int] = {}
-    for part in text:
+    for place, part in enumerate(text):
         kind = unicodedata.category(part)
         if kind[0] == "L":
             letters += 1
             script = script_of(part)
-            if script not in scripts and kind != "Lm" and part not in "ªº":
+            unit = place > 0 and part in "CF" and text[place - 1] == "°"
+            if script not in scripts and kind != "Lm" and part not in "ªº" and not unit:
                 lost += 1
                 foreign[script] = foreign.get(script, 0) + 1
                 dropped.append(part)

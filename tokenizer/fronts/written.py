@@ -16,10 +16,10 @@ _TYPOGRAPHY: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"\s*(?:…|\.\.\.+)\s*"), ", "),
     (re.compile(r"\s*—\s*|\s+[–-]+\s+|\s*--+\s*"), ", "),
     (re.compile("[–‐‑]"), "-"),
-    (re.compile(r"(?<=[^\W\d_])/(?=[^\W\d_])"), " "),
 ]
 _WORD = re.compile(r"[^\W\d_]+(?:['][^\W\d_]+)*'?")
 _BREAK = re.compile(r"[.,;:!?()\[\]¡¿]")
+_EITHER = re.compile(r"(?<=[^\W\d_])/(?=[^\W\d_])")  # "und/oder"
 _ABBREVIATION = re.compile(r"(?<![\w.])((?:[^\W\d_]+\.)*[^\W\d_]+|n°)\.?(?!\w)")
 
 
@@ -62,7 +62,8 @@ class WrittenFront:
             text = pattern.sub(plain, text)
         for spaced, joined in self._speech.before:
             text = spaced.sub(joined, text)
-        return expand(_ABBREVIATION.sub(self._abbreviation, text), self._speech)
+        said = expand(_ABBREVIATION.sub(self._abbreviation, text), self._speech)
+        return _EITHER.sub(" ", said)
 
     def read(self, text: str) -> PhonemeText:
         said = self.say(text)
