@@ -16,7 +16,9 @@ __all__ = ["AUDIO_SUFFIXES", "audio_files", "check_sound", "read_audio", "read_a
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".w64", ".caf", *FFMPEG_SUFFIXES)
 SILENT_PEAK = 1e-3  # -60 dB of full scale
+# None of 1846 clips of real speech has a sample at full scale; amplified until it clips by 6 dB, speech has 0.6 % to 20 %.
 MAX_CLIPPED = 0.01
+MAX_PEAK = 4.0  # of full scale; decoders of lossy formats overshoot by a little
 MIN_SECONDS = 0.02
 
 
@@ -62,11 +64,18 @@ def check_sound(facts: AudioFacts, name: str) -> None:
     """Refuse a clip of which nothing can be learnt.
 
     Raises:
-        HocketError: AUDIO_UNREADABLE (too short), AUDIO_SILENT, AUDIO_CLIPPED.
+        HocketError: AUDIO_UNREADABLE (too short, or its samples are integers), AUDIO_SILENT, AUDIO_CLIPPED.
     """
     if facts.seconds < MIN_SECONDS:
-        raise HocketError(Code.AUDIO_UNREADABLE, f"{name} lasts {facts.seconds * 1000:.1f} ms")
-    if facts.peak < SILENT_PEAK:
-        raise HocketError(Code.AUDIO_SILENT, f"{name} is silent (its peak is {facts.peak:.1e} of full scale)")
+        raise HocketError(
+            Code.AUDIO_UNREADABLE, f"{name} lasts {facts.seconds * 1000:.3g} ms, and {MIN_SECONDS * 1000:g} ms are the least"
+        )
+    if facts.peak > MAX_PEAK:
+        detail = f"{name} has samples up to {facts.peak:.0f}, where 1 is full scale"
+        raise HocketError(Code.AUDIO_UNREADABLE, detail, remedy="divide its samples by their full scale, such as 32768")
+    if facts.swing < SILENT_PEAK:
+        why = "" if facts.peak < SILENT_PEAK else ": it is a constant, or its channels cancel out"
+        raise HocketError(Code.AUDIO_SILENT, f"{name} is silent (its peak is {facts.swing:.1e} of full scale){why}")
     if facts.clipped > MAX_CLIPPED:
-        raise HocketError(Code.AUDIO_CLIPPED, f"{name}: {facts.clipped:.1%} of its samples are at full scale")
+        detail = f"{name}: {facts.clipped:.1%} of its samples are at full scale, at most {MAX_CLIPPED:.0%} may be"
+        raise HocketError(Code.AUDIO_CLIPPED, detail)

@@ -28,8 +28,8 @@ class AudioSource:
 
     @property
     def title(self) -> str:
-        """The name for people."""
-        return self.name or str(self.path)
+        """The name for people; bytes of a file name that are not UTF-8 are written as escapes."""
+        return (self.name or str(self.path)).encode(errors="backslashreplace").decode()
 
     @property
     def is_whole_file(self) -> bool:
@@ -43,10 +43,12 @@ class AudioSource:
         """
         try:
             if not self.path.is_file():
-                raise HocketError(Code.AUDIO_UNREADABLE, f"{self.title} is no file")
+                what = "is a folder" if self.path.is_dir() else "is no file"
+                raise HocketError(Code.AUDIO_UNREADABLE, f"{self.title} {what}", remedy="name a recording that exists")
             file = self.path.open("rb")
         except OSError as error:
-            raise HocketError(Code.AUDIO_UNREADABLE, f"{self.title} ({error.strerror})") from error
+            detail = f"{self.title} ({error.strerror})"
+            raise HocketError(Code.AUDIO_UNREADABLE, detail, remedy="check its name and rights") from error
         if self.is_whole_file:
             return file
         available = max(0, os.fstat(file.fileno()).st_size - self.offset)

@@ -5,7 +5,7 @@ libsndfile reads what it knows; the rest goes to FFmpeg, where PyAV is installed
 
 from __future__ import annotations
 
-import struct
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +16,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
+from tokenizer.audio_length import missing_bytes
 from tokenizer.audio_source import AudioSource
 from tokenizer.resampling import Resampler
 
@@ -24,6 +25,14 @@ MAX_CHANNELS = 64
 FULL_SCALE = 0.999
 # Formats in which libsndfile finds a sample exactly; others are read from the start.
 SEEKABLE = ("WAV", "WAVEX", "FLAC", "AIFF", "W64", "RF64", "CAF", "AU")
+# Formats that say how many samples there are; an estimate of other ones is no promise.
+COUNTED = (*SEEKABLE, "OGG")
+SLACK_S = 0.1  # by which the times of a table may go beyond the end of a recording
+# The only containers FFmpeg may find in a file. It knows others that make it open more files, or wait on a network port.
+FFMPEG_FORMATS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,aac,ac3,eac3,amr,amrnb,amrwb,asf,avi,flv,mpeg,mpegts,mp3,mp2,ogg,wav,flac,aiff,au,caf,"
+    "ape,wv,tta,dsf,w64,voc"
+)
 FFMPEG_SUFFIXES = (".m4a", ".aac", ".mp4", ".webm", ".mka", ".mkv", ".wma", ".3gp", ".mov", ".amr")
 
 
@@ -34,6 +43,8 @@ class AudioFacts:
     Args:
         rate: Hz. channels: how many. seconds: that were read.
         peak: largest magnitude. rms: root of the mean square. clipped: share of the samples at full scale.
+        swing: half of the way from the lowest to the highest sample after channels are averaged: the peak of what is heard,
+            which is 0 for a constant, and for channels that cancel out.
     """
 
     rate: int
@@ -42,6 +53,7 @@ class AudioFacts:
     peak: float
     rms: float
     clipped: float
+    swing: float
 
 
 def _unreadable(detail: str, remedy: str | None = None) -> HocketError:
@@ -73,7 +85,7 @@ class AudioStream:
         self.source, self.sample_rate = source, sample_rate
         self._file = source.open()
         try:
-            self._check_not_cut_off()
+            self._check_whole()
             self._reader: _SoundFileReader | _AvReader = _open(self._file, source)
         except BaseException:
             self._file.close()
@@ -86,6 +98,7 @@ class AudioStream:
         self._start = max(0, round(start_s * self.rate))
         self._stop = None if stop_s is None else round(stop_s * self.rate)
         self._count, self._square, self._peak, self._full = 0, 0.0, 0.0, 0
+        self._low, self._high = np.inf, -np.inf
 
     def __enter__(self) -> AudioStream:
         return self
@@ -114,6 +127,7 @@ class AudioStream:
             peak=self._peak,
             rms=float(np.sqrt(self._square / values)),
             clipped=self._full / values,
+            swing=(self._high - self._low) / 2 if self._count else 0.0,
         )
 
     def blocks(self) -> Iterator[NDArray[np.float32]]:
@@ -124,7 +138,9 @@ class AudioStream:
         """
         resampler = Resampler(self.rate, self.sample_rate)
         for block in self._frames():
-            made = resampler.push(np.ascontiguousarray(block.mean(axis=1)))
+            mixed = np.ascontiguousarray(block.mean(axis=1))
+            self._low, self._high = min(self._low, float(mixed.min())), max(self._high, float(mixed.max()))
+            made = resampler.push(mixed)
             if len(made):
                 yield made
         last = resampler.finish()
@@ -147,9 +163,19 @@ class AudioStream:
             if len(part):
                 self._note(part)
                 yield part
-        wanted = self._reader.frames
-        if self._stop is None and wanted is not None and self._reader.exact and at < wanted:
-            raise _unreadable(f"{self.source.title} ends after {at} of {wanted} samples: it is cut off")
+        wanted = self._reader.frames if self._reader.counted else None
+        if self._stop is not None:
+            if at < self._stop - SLACK_S * self.rate or at <= self._start:
+                raise self._too_short(at, f"to {self._stop / self.rate:.2f}")
+        elif wanted is not None and at < wanted:
+            detail = f"{self.source.title} gives {at} of its {wanted} samples: it is cut off or damaged"
+            raise _unreadable(detail, "copy it again, or leave it out")
+        elif self._start and at <= self._start:
+            raise self._too_short(at, f"from {self._start / self.rate:.2f}")
+
+    def _too_short(self, samples: int, wanted: str) -> HocketError:
+        detail = f"{self.source.title} lasts {samples / self.rate:.2f} s, and a part {wanted} s is asked for"
+        return _unreadable(detail, "correct the times, or copy the recording again")
 
     def _note(self, part: NDArray[np.float32]) -> None:
         magnitude = np.abs(part)
@@ -161,22 +187,14 @@ class AudioStream:
         self._square += float(np.square(part, dtype=np.float64).sum())
         self._count += len(part)
 
-    def _check_not_cut_off(self) -> None:
-        """A WAV that says to hold more than it does: libsndfile would take what there is without a word."""
-        head = self._file.read(12)
-        if not head:
-            raise _unreadable(f"{self.source.title} is empty")
-        if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
-            while len(chunk := self._file.read(8)) == 8:
-                name, size = struct.unpack("<4sI", chunk)
-                if name == b"data":
-                    here = self._file.tell()
-                    left = self._file.seek(0, 2) - here
-                    if size not in (0, 0xFFFFFFFF) and size > left:
-                        raise _unreadable(f"{self.source.title} says to hold {size} bytes of sound and has {left}: it is cut off")
-                    break
-                self._file.seek(size + size % 2, 1)
-        self._file.seek(0)
+    def _check_whole(self) -> None:
+        """Decoders take what there is of a recording without a word."""
+        if not self._file.read(1):
+            raise _unreadable(f"{self.source.title} is empty: it has 0 bytes", "copy it again, or leave it out")
+        missing = missing_bytes(self._file)
+        if missing:
+            lack = f"{missing} bytes are missing" if missing > 1 else "its end is missing"
+            raise _unreadable(f"{self.source.title} is cut off: {lack}", "copy it again, or leave it out")
 
 
 def _open(file: BinaryIO, source: AudioSource) -> _SoundFileReader | _AvReader:
@@ -200,18 +218,20 @@ class _SoundFileReader:
 
     def __init__(self, file: BinaryIO, source: AudioSource) -> None:
         self._source = source
-        self._sound = soundfile.SoundFile(str(source.path) if source.is_whole_file else file)
+        if source.is_whole_file:
+            # By number: faster than calls to Python, and whatever the name. Not `file`'s own, whose place Python remembers.
+            self._sound = soundfile.SoundFile(os.open(source.path, os.O_RDONLY), closefd=True)
+        else:
+            self._sound = soundfile.SoundFile(file)
         self.rate, self.channels = int(self._sound.samplerate), int(self._sound.channels)
-        self.exact = self._sound.format in SEEKABLE
+        self.exact, self.counted = self._sound.format in SEEKABLE, self._sound.format in COUNTED
         self.frames: int | None = int(self._sound.frames) if self._sound.frames < 2**62 else None
 
     def skip_to(self, start: int) -> int:
         """Go to a sample if the format finds it exactly; where the reader is then."""
         if start == 0 or not self.exact:
             return 0
-        if self.frames is not None and start > self.frames:
-            raise _unreadable(f"{self._source.title} has {self.frames} samples, and sample {start} is asked for")
-        return int(self._sound.seek(start))
+        return int(self._sound.seek(start if self.frames is None else min(start, self.frames)))
 
     def read(self, count: int) -> NDArray[np.float32]:
         try:
@@ -227,7 +247,7 @@ class _SoundFileReader:
 class _AvReader:
     """Frames by FFmpeg."""
 
-    exact = False
+    counted = False  # its length is that of the longest track, to a millisecond
 
     def __init__(self, file: BinaryIO, source: AudioSource, why: str) -> None:
         import av
@@ -235,7 +255,8 @@ class _AvReader:
         self._source = source
         self._errors = (av.FFmpegError, ValueError)
         try:
-            self._container: Any = av.open(file, mode="r", metadata_errors="ignore")
+            options = {"format_whitelist": FFMPEG_FORMATS, "protocol_whitelist": "none"}
+            self._container: Any = av.open(file, mode="r", metadata_errors="ignore", container_options=options)
             if not self._container.streams.audio:
                 raise _unreadable(f"{source.title} holds no sound")
             stream = self._container.streams.audio[0]
