@@ -103,7 +103,8 @@ def align_language(
             seed=settings.seed,
             n_symbols=len(inventory),
         )
-        _align(aligner, phonemes, list(indices), store, inventory, path, seed=settings.seed, reused=kept is not None)
+        taught = None if kept is None else short
+        _align(aligner, phonemes, list(indices), store, inventory, path, seed=settings.seed, taught=taught)
     aligner, durations, scores, judged = _read(path, phonemes)
     aligned = Aligned(language, list(indices), aligner, durations, scores, judged)
     _log_worst(aligned, items, inventory)
@@ -146,16 +147,35 @@ def _align(
     path: Path,
     *,
     seed: int,
-    reused: bool,
+    taught: Sequence[int] | None,
 ) -> None:
-    """Align clips and write what comes of it to `path`."""
+    """Align clips and write what comes of it to `path`.
+
+    A kept aligner is fitted to the features of this corpus and judges it as it is, for it has learnt none of its mistakes.
+    Then it goes on learning from the clips `taught` (indices) that say their texts: another voice is aligned well only so.
+    """
 
     def features(place: int) -> NDArray[np.float32]:
         return store.features(indices[place])
 
+    if taught is not None:
+        aligner = aligner.fitted_to(len(indices), features)
     aligned = aligner.align_all(phonemes, features)
     durations = [found for found, _ in aligned]
+    reused = taught is not None
     judged = judge_clips(aligner, phonemes, durations, features, symbols=inventory.symbols, seed=seed, reused=reused)
+    wanted = set(taught or ()) if judged.corpus_problem is None else set()
+    good = [place for place, index in enumerate(indices) if index in wanted and place not in judged.refused]
+    if good:
+        aligner = learn_alignment(
+            [phonemes[place] for place in good],
+            lambda number: features(good[number]),
+            seed=seed,
+            n_symbols=len(inventory),
+            start=aligner,
+        )
+        aligned = aligner.align_all(phonemes, features)
+        durations = [found for found, _ in aligned]
     about = {
         "refused": sorted(judged.refused.items()),
         "corpus_problem": judged.corpus_problem,
