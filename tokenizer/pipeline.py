@@ -157,13 +157,18 @@ def tokenize(
                 found, codec, facts, work, workers, reader, list(found.refused), [], allow_refused, progress or _silent,
                 heard or _not_heard, faults,
             )  # fmt: skip
-            items, encoded = _encode(run, _read(run, heldout), speakers)
+            items = _read(run, heldout)
+            total = len(items) + len(run.refused)
+            settings = AlignSettings(facts, codec.frame_rate, seed, aligner)
+            if aligner is not None:
+                check_aligner(aligner, sorted({item.language for item in items if item.transcribed}), settings)
+            encoded = _encode(run, items, total, speakers)
         usable = [index for index, result in enumerate(encoded) if result.code is None]
         named = found.heldout if heldout is None else heldout
         held = choose_held_out([(items[index].id, items[index].spoken) for index in usable], named)
         store = CodeStore(work.job, codec.codebook_vectors())
-        settings = AlignSettings(facts, codec.frame_rate, seed, aligner)
         aligned = _align(run, items, usable, held, store, settings)
+        check_refused(run.refused, total, allow_refused)
         rows = rows_of(items, encoded, aligned, codec.frame_rate, max_clip_s)
         return _write(run, out, items, encoded, rows, held, aligned, store, key, shard_target_bytes)
 
@@ -177,22 +182,18 @@ def _keep_codec(codec: Codec, work: Work) -> dict[str, Any]:
     return {**codec.describe(), "cid": file_cid(work.codec / "model.safetensors")}
 
 
-def _total(run: _Run, n_accepted: int) -> int:
-    return n_accepted + len(run.refused)
-
-
 def _read(run: _Run, heldout: int | Sequence[str] | None) -> list[Item]:
     """All texts, first those that are there before any audio is read, then those of the pieces of recordings."""
     clips = utterances_of(run.corpus)
     items = _read_texts(run, clips)
     cues, bad = check_cues(run.corpus.recordings, run.reader)
-    check_refused([*run.refused, *bad], _total(run, len(items)) + cues, run.share)
+    check_refused([*run.refused, *bad], len(items) + len(run.refused) + cues, run.share)
     if not run.corpus.recordings:
         _check_held_out(run, items, heldout)
     run.reader.check_languages()
     pieces = _cut(run)
     items += _read_texts(run, pieces)
-    check_refused(run.refused, _total(run, len(items)), run.share)
+    check_refused(run.refused, len(items) + len(run.refused), run.share)
     if run.corpus.recordings:
         _check_held_out(run, items, heldout)
     return items
@@ -242,10 +243,9 @@ def _cut(run: _Run) -> list[Utterance]:
     return pieces
 
 
-def _encode(run: _Run, items: list[Item], speakers: bool) -> tuple[list[Item], list[Encoded]]:
-    """What became of every item, in order; the work stops once too many are refused."""
+def _encode(run: _Run, items: list[Item], total: int, speakers: bool) -> list[Encoded]:
+    """What became of every item, in order; the work stops once too many of `total` clips are refused."""
     tasks = slices(items)
-    total = _total(run, len(items))
     refused, clips, seconds, before = list(run.refused), 0, 0.0, 0.0
     missing: list[Job] = []
 
@@ -277,7 +277,7 @@ def _encode(run: _Run, items: list[Item], speakers: bool) -> tuple[list[Item], l
     for item, result in zip(items, encoded, strict=True):
         if result.code is not None:
             run.refused.append(Refusal(item.id, result.code, result.reason))
-    return items, encoded
+    return encoded
 
 
 def _align(
@@ -286,8 +286,6 @@ def _align(
     """The alignment of every language that has transcripts; what it refuses is added to the refused."""
     spoken = [index for index in usable if items[index].transcribed]
     languages = sorted({items[index].language for index in spoken})
-    if settings.aligner is not None:
-        check_aligner(settings.aligner, languages, settings)
     aligned: dict[str, Aligned] = {}
     for number, language in enumerate(languages):
         run.report("align", number, len(languages))
@@ -301,14 +299,7 @@ def _align(
         for place, reason in sorted(judged.refused.items()):
             run.refused.append(Refusal(items[indices[place]].id, Code.TEXT_NOT_SPOKEN, reason))
     run.report("align", len(languages), len(languages))
-    check_refused(run.refused, len(items) + len(run.refused) - sum(_lost(items, run.refused)), run.share)
     return aligned
-
-
-def _lost(items: Sequence[Item], refused: Sequence[Refusal]) -> Iterator[int]:
-    """1 for each refused clip that is among the items too."""
-    known = {item.id for item in items}
-    return (1 for refusal in refused if refusal.id in known)
 
 
 def _write(
