@@ -17,6 +17,11 @@ DatasetPath = Annotated[Path, typer.Argument(metavar="DATASET", help="The folder
 LISTED_FAULTS = 20
 
 
+def _plain(text: str) -> str:
+    """`text` without characters that a terminal would obey: strangers wrote it."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
 @dataset_app.command("show")
 def show(
     path: DatasetPath,
@@ -45,19 +50,19 @@ def show(
     codec = manifest.codec
     clips, held = sum(entry.rows for entry in entries), sum(entry.rows for entry in manifest.heldout)
     name = codec.get("name", codec.get("kind"))
-    typer.echo(f"{manifest.name}: {clips} clips, {seconds / 3600:.2f} hours, {len(entries)} shards")
+    typer.echo(f"{_plain(manifest.name)}: {clips} clips, {seconds / 3600:.2f} hours, {len(entries)} shards")
     typer.echo(f"  held out   {held}; refused {manifest.refused_clips}")
-    typer.echo(f"  codec      {name}, {codec['n_codebooks']} codebooks of {codec['codebook_size']}")
-    typer.echo(f"  languages  {', '.join(manifest.languages)}; {len(manifest.phonemes) - 1} phonemes")
-    typer.echo(f"  speakers   {', '.join(manifest.speakers[:8])}{' ...' if len(manifest.speakers) > 8 else ''}")
-    typer.echo(f"  licences   {', '.join(manifest.licences)}")
+    typer.echo(f"  codec      {_plain(str(name))}, {codec['n_codebooks']} codebooks of {codec['codebook_size']}")
+    typer.echo(f"  languages  {_plain(', '.join(manifest.languages))}; {len(manifest.phonemes) - 1} phonemes")
+    typer.echo(f"  speakers   {_plain(', '.join(manifest.speakers[:8]))}{' ...' if len(manifest.speakers) > 8 else ''}")
+    typer.echo(f"  licences   {_plain(', '.join(manifest.licences))}")
     typer.echo(f"  signed by  {dataset.signer}")
     if first:
         typer.echo(f"{'id':<24} {'speaker':<12} {'lang':<6} {'s':>6} {'score':>6}  spoken")
     for row in first:
         seconds = row.n_frames / dataset.frame_rate
-        who = f"{row.id[:24]:<24} {row.speaker[:12]:<12} {row.language:<6}"
-        typer.echo(f"{who} {seconds:>6.2f} {row.align_score:>6.2f}  {row.spoken[:70]}")
+        who = _plain(f"{row.id[:24]:<24} {row.speaker[:12]:<12} {row.language[:6]:<6}")
+        typer.echo(f"{who} {seconds:>6.2f} {row.align_score:>6.2f}  {_plain(row.spoken[:70])}")
 
 
 @dataset_app.command("verify")
@@ -75,8 +80,10 @@ def verify(path: DatasetPath, json_output: JsonFlag = False) -> None:
     if found.faults:
         if not json_output:
             for fault in found.faults[:LISTED_FAULTS]:
-                typer.echo(fault)
-        raise HocketError(Code.SHARD_DAMAGED, f"{path} has {len(found.faults)} faults, the first: {found.faults[0]}")
+                typer.echo(_plain(fault))
+            if found.count > LISTED_FAULTS:
+                typer.echo(f"and {found.count - LISTED_FAULTS} more")
+        raise HocketError(Code.SHARD_DAMAGED, f"{path} has {found.count} faults, the first: {_plain(found.faults[0])}")
     if not json_output:
         typer.echo(f"{path}: {found.rows} rows in {found.shards} shards are what the manifest says, signed by {dataset.signer}")
 
@@ -115,11 +122,11 @@ def stats(
             typer.echo(f"{name.replace('_', ' '):<20} {points} {unit}")
     for kind in ("speakers", "languages"):
         for name, share in facts[kind].items():
-            typer.echo(f"{kind[:-1]:<20} {name[:30]:<30} {share['clips']:>6} clips {share['hours']:>8.2f} hours")
+            typer.echo(f"{kind[:-1]:<20} {_plain(name[:30]):<30} {share['clips']:>6} clips {share['hours']:>8.2f} hours")
     for code, count in found.refused.most_common():
         typer.echo(f"{'refused':<20} {title_of(code):<50} {count:>6}")
-    typer.echo(f"{'rare phonemes':<20} {' '.join(facts['rare_phonemes']) or 'none'}")
+    typer.echo(f"{'rare phonemes':<20} {_plain(' '.join(facts['rare_phonemes'])) or 'none'}")
     for entry in facts["worst_aligned"]:
-        typer.echo(f"{'aligned worst':<20} {entry['score']:>6.2f} {entry['id'][:24]:<24} {entry['spoken'][:60]}")
+        typer.echo(f"{'aligned worst':<20} {entry['score']:>6.2f} {_plain(entry['id'][:24]):<24} {_plain(entry['spoken'][:60])}")
     if html is not None:
         typer.echo(f"{html}: a page with charts and clips to listen to")

@@ -82,7 +82,8 @@ def import_dataset(where: str, languages: tuple[str, ...], store: BlockStore, *,
         places[codec_cid] = "codec/model.safetensors"
     wanted = {*places, *(shard.cid for shard in (*manifest.shards, *manifest.heldout))}
     if folder is not None:
-        _import_files(folder, wanted, store, places)
+        sizes = {shard.cid: shard.size_bytes for shard in (*manifest.shards, *manifest.heldout)}
+        _import_files(folder, wanted, store, places, sizes)
     shards = {shard.cid for shard in (*manifest.shards, *manifest.heldout)}
     missing = sorted(cid for cid in shards if not store.has(cid))
     if missing:
@@ -92,24 +93,29 @@ def import_dataset(where: str, languages: tuple[str, ...], store: BlockStore, *,
     return Dataset(cid, manifest, (cid, *sorted(one for one in wanted if store.has(one))))
 
 
-def _import_files(folder: Path, wanted: set[str], store: BlockStore, named: dict[str, str]) -> None:
+def _import_files(folder: Path, wanted: set[str], store: BlockStore, named: dict[str, str], shard_bytes: dict[str, int]) -> None:
     """Add each file below `folder` whose CID is wanted, block by block; what else lies there is left alone.
 
     Args:
         named: where a dataset keeps the file of a CID, from `folder` on; these are read once. Others are looked for.
+        shard_bytes: size of each shard, by its CID.
     """
     left = {cid for cid in wanted if not store.has(cid)}
     try:
         for number, cid in enumerate(sorted(left), start=1):
             path = folder / named.get(cid, f"shards/{cid}.parquet")
-            if path.is_file() and not path.is_symlink() and store.add_file(path) == cid:
-                left.discard(cid)
+            if path.is_file() and not path.is_symlink() and path.stat().st_size == shard_bytes.get(cid, path.stat().st_size):
+                left.discard(store.add_file(path))
             if number % FILES_A_LINE == 0:
                 logger.info("%s: %d files are in the block store", folder, number)
+        # Only what has the size of a missing shard is read, unless a file is missing whose size is not known.
+        sizes = None if left & named.keys() else {shard_bytes[cid] for cid in left}
         for path in sorted(folder.rglob("*")) if left else ():
             if not left:
                 return
-            if path.is_file() and not path.is_symlink() and file_cid(path) in left:
+            if path.is_symlink() or not path.is_file() or (sizes is not None and path.stat().st_size not in sizes):
+                continue
+            if file_cid(path) in left:
                 left.discard(store.add_file(path))
     except OSError as error:
         raise disk_error(error, folder) from error

@@ -108,6 +108,8 @@ def _check_cid(cid: str) -> str:
 Sha256Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Cid = Annotated[str, AfterValidator(_check_cid)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+# Becomes the name of a file, so nothing but the letters, digits and hyphens of a language tag.
+FileTag = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,8}(-[A-Za-z0-9]{1,8}){0,8}$")]
 
 
 class _Part(BaseModel):
@@ -208,7 +210,7 @@ class DatasetManifest(_Part):
     shards: list[ShardEntry]
     heldout: list[ShardEntry]
     aligner_cid: Cid | None = None
-    aligners: dict[str, Cid] = {}
+    aligners: dict[FileTag, Cid] = {}
     audio_cid: Cid | None = None
     speaker_embedding: dict[str, Any] = {}
     untranscribed_rows: Count = 0

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from common.errors import Code, HocketError
+from protocol.content import cid_of
 from tokenizer.codec import load_codec
 from tokenizer.report.folder import open_dataset
 from tokenizer.report.page import pick, render_page
@@ -180,3 +181,44 @@ def test_verifying_takes_a_shard_at_a_time(tmp_path: Path) -> None:
         rows, wrong, peaks[shards] = (int(number) for number in ran.stdout.split())
         assert (rows, wrong) == (150 * shards + 1, 0)
     assert peaks[40] - peaks[2] < 16 * 2**20
+
+
+def test_symbols_and_measures_of_strangers_do_not_break_the_page(tmp_path: Path) -> None:
+    symbols = ["<pad>", "_", "|", "$\\nonsense{$", "</svg><script>", *[f"{'x' * 500}{number}" for number in range(70)]]
+    write_dataset(tmp_path, [[made_up_row(number) for number in range(9)]], [[made_up_row(20)]], phonemes=symbols)
+    lines = ['{"id": "clip-7", "peak_db": NaN, "rms_db": 1, "clipped": 0}', "[" * 100_000, "{}", "no JSON"]
+    lines += [f'{{"id": "clip-{n}", "peak_db": -1, "rms_db": {-20 + n}, "clipped": 0.1}}' for n in (3, 6, 5)]
+    (tmp_path / "audio.jsonl").write_text("\n".join(lines))
+    (tmp_path / "refused.txt").write_text(f"x: H{'9' * 5000} y\nz: H208 w\n")
+    dataset = open_dataset(tmp_path)
+    stats = collect_stats(dataset)
+    assert stats.clipped == 3 and stats.loudest == (-14.0, "clip-6") and dict(stats.refused) == {208: 1}
+    played = pick(dataset.rows(), stats)
+    assert any(one.row.id == "clip-6" for one in played)
+    assert "script" not in Tags(render_page(dataset, stats, played[:1], load_codec(tmp_path / "codec"))).tags
+
+
+def test_what_a_terminal_would_obey_is_not_printed(tmp_path: Path) -> None:
+    evil = "\x1b]0;gone\x07\x1b[2J"
+    write_dataset(tmp_path, [[made_up_row(1, id=evil, spoken=evil)]], [[made_up_row(2)]], name=evil)
+    for command in ("show", "stats"):
+        text = runner.invoke(app, ["dataset", command, str(tmp_path)]).stdout
+        assert "gone" in text and "\x1b" not in text and "\x07" not in text
+
+
+def test_all_faults_are_counted_and_some_are_kept(tmp_path: Path) -> None:
+    rows = [made_up_row(number, speaker="nobody") for number in range(1100)]
+    write_dataset(tmp_path, [rows], [[made_up_row(2000)]], untranscribed_rows=3)
+    found = verify_dataset(open_dataset(tmp_path), lambda done, total: None)
+    assert found.count == 1101 and len(found.faults) == 1000
+    result = runner.invoke(app, ["dataset", "verify", str(tmp_path)])
+    assert (
+        isinstance(result.exception, HocketError)
+        and "1101 faults" in result.exception.detail
+        and "and 1081 more" in result.stdout
+    )
+
+
+def test_a_manifest_names_no_file_outside_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="aligners"):
+        write_dataset(tmp_path, [[made_up_row(1)]], [[made_up_row(2)]], aligners={"../../secret": cid_of(b"x")})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import Code, HocketError
-from protocol.manifest import DatasetManifest, ShardEntry, read_manifest, signer_of
+from protocol.manifest import MAX_DOCUMENT_BYTES, DatasetManifest, ShardEntry, read_manifest, signer_of
 from tokenizer.reader import check_shard
 from tokenizer.shards import MAX_SHARD_BYTES, Utterance
 
@@ -72,6 +72,8 @@ def open_dataset(path: Path) -> DatasetFolder:
     """
     manifest_path = path / MANIFEST if path.is_dir() else path
     try:
+        if manifest_path.stat().st_size > MAX_DOCUMENT_BYTES:
+            raise HocketError(Code.MANIFEST_INVALID, f"{manifest_path} has more than {MAX_DOCUMENT_BYTES} bytes")
         data = manifest_path.read_bytes()
     except OSError as error:
         detail = f"{manifest_path} ({error.strerror})"

@@ -20,6 +20,8 @@ from tokenizer.shards import Utterance
 
 FIRST, WORST, SPEAKERS = 3, 5, 8
 MAX_PLAYED_S = 20.0
+LISTED = 200  # rows of a table, bars of a chart
+LONGEST_TEXT = 2000  # characters
 POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -45,13 +47,15 @@ class Played:
 
 
 def pick(rows: Iterable[tuple[Utterance, bool]], stats: Stats) -> list[Played]:
-    """Clips worth a listen: the first ones, those that align worst, one of each of some speakers."""
+    """Clips worth a listen: the first ones, those that align worst, the loudest, one of each of some speakers."""
     worst = {name: place for place, (_, name, _) in enumerate(stats.worst_first()[:WORST], start=1)}
     chosen: list[Played] = []
     speakers: set[str] = set()
     for number, (row, _) in enumerate(rows):
         if row.id in worst:
             chosen.append(Played(row, f"aligns worst (place {worst[row.id]})"))
+        elif stats.loudest is not None and row.id == stats.loudest[1]:
+            chosen.append(Played(row, f"the loudest ({stats.loudest[0]:.1f} dB)"))
         elif number < FIRST:
             chosen.append(Played(row, "one of the first"))
         elif row.speaker not in speakers and len(speakers) < SPEAKERS:
@@ -70,7 +74,7 @@ def render_page(dataset: DatasetFolder, stats: Stats, played: Sequence[Played], 
     """
     manifest = dataset.manifest
     facts = stats.as_json(manifest.phonemes)
-    counted = [(symbol, count) for symbol, count in facts["phonemes"].items()]
+    counted = list(facts["phonemes"].items())[:LISTED]
     charts = [
         ("Durations", histogram(stats.seconds, "seconds")),
         ("Alignment scores", histogram(stats.scores, "mean log probability of a frame")) if stats.scores else None,
@@ -90,8 +94,11 @@ def render_page(dataset: DatasetFolder, stats: Stats, played: Sequence[Played], 
         chart = bars([symbol for symbol, _ in counted], [count for _, count in counted], "occurrences")
         parts.append(f"<figure><figcaption>Phonemes</figcaption>{chart}</figure>")
     for title, shares in (("Speakers", stats.speakers), ("Languages", stats.languages)):
-        rows = [(name, str(share.clips), f"{share.seconds / 3600:.2f}") for name, share in sorted(shares.items())]
+        longest = sorted(shares.items(), key=lambda item: (-item[1].seconds, item[0]))
+        rows = [(name, str(share.clips), f"{share.seconds / 3600:.2f}") for name, share in longest[:LISTED]]
         parts += [f"<h2>{title}</h2>", _table((title[:-1], "clips", "hours"), rows, numbers=(1, 2))]
+        if len(longest) > LISTED:
+            parts.append(f"<p class=soft>and {len(longest) - LISTED} more</p>")
     parts += ["<h2>Refused clips</h2>", _refused(stats)]
     parts += ["<h2>Clips</h2>", "<p class=soft>Decoded from the codes of the dataset: what a model hears.</p>"]
     parts += [_clip(dataset, one, codec) for one in played]
@@ -110,7 +117,8 @@ def stats_line(stats: Stats) -> str:
 
 
 def _text(value: object) -> str:
-    return html.escape(str(value), quote=True)
+    text = str(value)
+    return html.escape(text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…", quote=True)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:

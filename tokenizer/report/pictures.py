@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 INK = "#7a8290"  # reads on light and on dark paper
 FILL = "#3d7ea6"
 MARK = "#e8b04b"
+LONGEST_NAME = 8  # characters of a symbol; strangers wrote them
 
 
 def histogram(values: Sequence[float], label: str, *, bins: int = 40) -> str:
@@ -34,7 +35,7 @@ def bars(names: Sequence[str], counts: Sequence[int], label: str) -> str:
     axes = figure.subplots()
     axes.bar(range(len(names)), counts, color=FILL)
     axes.set_yscale("log")
-    axes.set_xticks(range(len(names)), list(names), fontsize=7)
+    axes.set_xticks(range(len(names)), [name[:LONGEST_NAME] for name in names], fontsize=7, parse_math=False)
     axes.set_xlim(-0.8, len(names) - 0.2)
     axes.set_ylabel(label)
     return _svg(figure, axes)
@@ -73,7 +74,9 @@ def spectrogram(samples: NDArray[np.float32], sample_rate: int, ends_s: NDArray[
     starts = np.concatenate([[0.0], ends_s[:-1]])
     for start, end, symbol in zip(starts, ends_s, symbols, strict=True):
         axes.axvline(end, color=MARK, linewidth=0.6)
-        axes.text((start + end) / 2, sample_rate / 2000 * 1.02, symbol, ha="center", va="bottom", fontsize=7, color=INK)
+        middle, top = (start + end) / 2, sample_rate / 2000 * 1.02
+        name = symbol[:LONGEST_NAME]
+        axes.text(middle, top, name, ha="center", va="bottom", fontsize=7, color=INK, parse_math=False)
     axes.set_ylabel("kHz", color=INK, fontsize=8)
     axes.tick_params(colors=INK, labelsize=7)
     out = io.BytesIO()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ WORST = 10
 RARE = 5
 LISTED_REFUSALS = 200
 MAX_LINE = 1 << 20
-_REFUSAL = re.compile(r"^(?P<id>.*?): H(?P<code>\d+) (?P<reason>.*)$")
+_REFUSAL = re.compile(r"^(?P<id>.*?): H(?P<code>\d{3,4}) (?P<reason>.*)$")
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Stats:
         seconds, scores: of every row, in order. worst: (score, id, spoken) of the rows that align worst.
         phonemes: occurrences by id. held: rows that are held out. rate: phonemes a second of each row.
         peak_db, rms_db: of the recordings. clipped: recordings with a sample at full scale.
+        loudest: (dB, id) of the recording with the most energy.
         refused: number by error code; refusals: the first of them, (id, code, reason).
     """
 
@@ -57,6 +60,7 @@ class Stats:
     peak_db: list[float] = field(default_factory=list)
     rms_db: list[float] = field(default_factory=list)
     clipped: int = 0
+    loudest: tuple[float, str] | None = None
     refused: Counter[int] = field(default_factory=Counter)
     refusals: list[tuple[str, int, str]] = field(default_factory=list)
 
@@ -134,9 +138,12 @@ def collect_stats(dataset: DatasetFolder) -> Stats:
     for line in _lines(dataset.path / "audio.jsonl"):
         facts = _facts(line)
         if facts is not None:
-            stats.peak_db.append(facts[0])
-            stats.rms_db.append(facts[1])
-            stats.clipped += facts[2] > 0
+            name, peak, rms, clipped = facts
+            stats.peak_db.append(peak)
+            stats.rms_db.append(rms)
+            stats.clipped += clipped > 0
+            if stats.loudest is None or rms > stats.loudest[0]:
+                stats.loudest = rms, name
     return stats
 
 
@@ -145,16 +152,20 @@ def title_of(code: int) -> str:
     return ERRORS[Code(code)].title if code in set(Code) else f"H{code}"
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of a file, none where there is no file; one that is longer than MAX_LINE comes in parts."""
     if not path.is_file():
-        return []
+        return
     with path.open("rb") as file:
-        return [line[:MAX_LINE].decode("utf-8", errors="replace").rstrip("\n") for line in file]
+        while line := file.readline(MAX_LINE):
+            yield line.decode("utf-8", errors="replace").rstrip("\n")
 
 
-def _facts(line: str) -> tuple[float, float, float] | None:
+def _facts(line: str) -> tuple[str, float, float, float] | None:
+    """(id, peak, loudness, share of samples at full scale) of one recording; None for a line that does not say them."""
     try:
         about = json.loads(line)
-        return float(about["peak_db"]), float(about["rms_db"]), float(about["clipped"])
-    except (ValueError, KeyError, TypeError):
+        numbers = float(about["peak_db"]), float(about["rms_db"]), float(about["clipped"])
+        return (str(about["id"]), *numbers) if all(map(math.isfinite, numbers)) else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

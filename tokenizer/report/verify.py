@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from tokenizer.report.folder import DatasetFolder
 from tokenizer.shards import ROW_GROUP_BYTES, Utterance
 
 Progress = Callable[[int, int], None]
+LISTED_FAULTS = 1000
 
 
 @dataclass
@@ -24,13 +25,23 @@ class Verified:
     """What was found.
 
     Args:
-        faults: one line each. rows, frames, shards: that were read.
+        faults: one line each, of the first LISTED_FAULTS. count: of all of them.
+        rows, untranscribed, frames, shards: that were read.
     """
 
     faults: list[str] = field(default_factory=list)
+    count: int = 0
     shards: int = 0
     rows: int = 0
+    untranscribed: int = 0
     frames: int = 0
+
+    def blame(self, faults: Iterable[str]) -> None:
+        """Count faults, and keep as many of them as are listed."""
+        for fault in faults:
+            self.count += 1
+            if len(self.faults) < LISTED_FAULTS:
+                self.faults.append(fault)
 
 
 def verify_dataset(dataset: DatasetFolder, progress: Progress) -> Verified:
@@ -47,15 +58,18 @@ def verify_dataset(dataset: DatasetFolder, progress: Progress) -> Verified:
         try:
             rows = dataset.rows_of(entry)
         except HocketError as error:
-            found.faults.append(f"shard {entry.cid}: {error.detail}")
+            found.blame([f"shard {entry.cid}: {error.detail}"])
         else:
             found.shards, found.rows = found.shards + 1, found.rows + len(rows)
             found.frames += sum(row.n_frames for row in rows)
-            found.faults += _row_groups(dataset.shard_path(entry), entry, rows)
+            found.untranscribed += sum(not row.text for row in rows)
+            found.blame(_row_groups(dataset.shard_path(entry), entry, rows))
             for row in rows:
-                found.faults += _row(dataset, row, held, seen, trained)
+                found.blame(_row(dataset, row, held, seen, trained))
         progress(number, total)
-    found.faults += _files(dataset)
+    found.blame(_files(dataset))
+    if found.shards == total and found.untranscribed != manifest.untranscribed_rows:
+        found.blame([f"{found.untranscribed} rows have no text, the manifest says {manifest.untranscribed_rows}"])
     return found
 
 
