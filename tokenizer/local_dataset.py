@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -74,7 +74,7 @@ class LocalDataset:
         shard, row = self._order(seed, epoch).place(position)
         return self._row(shard, row)
 
-    def samples(self, seed: int, epoch: int, start: int = 0, stop: int | None = None) -> Iterator[Utterance]:
+    def samples(self, seed: int, epoch: int, start: int = 0, stop: int | None = None) -> Generator[Utterance, None, None]:
         """The utterances at positions [start, stop) of an epoch, in that order; their row groups are read ahead.
 
         A fault of the reading ahead is raised here, when its sample's turn comes.
@@ -89,12 +89,15 @@ class LocalDataset:
         order = self._order(seed, epoch)
         ahead: OrderedDict[int, tuple[int, int]] = OrderedDict()
         following = start
-        for position in range(start, stop):
-            while following < stop and len(ahead) < LOOK_AHEAD:
-                ahead[following] = order.place(following)
-                self._look_ahead(*ahead[following])
-                following += 1
-            yield self._row(*ahead.pop(position))
+        try:
+            for position in range(start, stop):
+                while following < stop and len(ahead) < LOOK_AHEAD:
+                    ahead[following] = order.place(following)
+                    self._look_ahead(*ahead[following])
+                    following += 1
+                yield self._row(*ahead.pop(position))
+        finally:
+            self._waiting.clear()  # what a reader that stopped early did not come to
 
     def _order(self, seed: int, epoch: int) -> EpochOrder:
         if (seed, epoch) not in self._orders:

@@ -86,7 +86,7 @@ def _embeddings(column: pa.ChunkedArray) -> list[NDArray[np.float32] | None]:
         return [None] * len(column)
     found: list[NDArray[np.float32] | None] = []
     for cell in column:
-        if cell.as_py() is None:
+        if not cell.is_valid:
             found.append(None)
             continue
         if cell.values.null_count:

@@ -100,6 +100,19 @@ def test_a_fault_of_reading_ahead_reaches_the_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_groups")
+def test_a_reader_that_stops_early_leaves_nothing_waiting(tmp_path: Path) -> None:
+    dataset(tmp_path, [60])
+    with LocalDataset(tmp_path, cache_bytes=1) as found:
+        found.sample(0, 0, 0)  # the shard has been checked, so that its row groups are read ahead
+        rows = found.samples(0, 0)
+        next(rows)
+        assert found._waiting
+        rows.close()
+        assert not found._waiting
+        assert len(list(found.samples(0, 0))) == 60
+
+
+@pytest.mark.usefixtures("small_groups")
 def test_the_cache_is_bounded(tmp_path: Path) -> None:
     dataset(tmp_path, [40, 40])
     with LocalDataset(tmp_path, cache_bytes=20_000) as found:
