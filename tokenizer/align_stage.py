@@ -91,7 +91,7 @@ def align_language(
         language,
         {
             "indices": list(indices),
-            "learnt_from": None if kept else short,
+            "learnt_from": short,
             "seed": settings.seed,
             "aligner": None if kept is None or settings.aligner is None else file_cid(settings.aligner),
         },
