@@ -24,7 +24,7 @@ def histogram(values: Sequence[float], label: str, *, bins: int = 40) -> str:
     axes.hist(list(values), bins=bins, color=FILL)
     axes.set_xlabel(label)
     axes.set_ylabel("clips")
-    return _svg(figure, axes)
+    return _svg(figure, axes, label)
 
 
 def bars(names: Sequence[str], counts: Sequence[int], label: str) -> str:
@@ -35,24 +35,25 @@ def bars(names: Sequence[str], counts: Sequence[int], label: str) -> str:
     axes = figure.subplots()
     axes.bar(range(len(names)), counts, color=FILL)
     axes.set_yscale("log")
+    axes.yaxis.set_minor_formatter("")
     axes.set_xticks(range(len(names)), [name[:LONGEST_NAME] for name in names], fontsize=7, parse_math=False)
     axes.set_xlim(-0.8, len(names) - 0.2)
     axes.set_ylabel(label)
-    return _svg(figure, axes)
+    return _svg(figure, axes, label)
 
 
-def _svg(figure, axes) -> str:  # type: ignore[no-untyped-def]
+def _svg(figure, axes, label: str) -> str:  # type: ignore[no-untyped-def]
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(INK)
-    axes.tick_params(colors=INK)
+    axes.tick_params(which="both", colors=INK)
     axes.xaxis.label.set_color(INK)
     axes.yaxis.label.set_color(INK)
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=True)
     text = out.getvalue()
-    return text[text.index("<svg") :]
+    return text[text.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
 
 def spectrogram(samples: NDArray[np.float32], sample_rate: int, ends_s: NDArray[np.float64], symbols: Sequence[str]) -> str:
