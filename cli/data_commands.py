@@ -90,21 +90,31 @@ def tokenize(
 
 
 def phonemes(
-    text: Annotated[str, typer.Argument(help="A sentence.")],
-    language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the text.")] = "en",
+    text: Annotated[str, typer.Argument(help="A text, or - to read one from standard input, a line at a time.")],
+    language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the text, such as en-US or fr-CA.")] = "en",
     json_output: JsonFlag = False,
 ) -> None:
-    """Show how TEXT is spoken: expanded numbers and the phonemes that the model reads."""
+    """Show how TEXT is spoken: what is said in words, the phonemes that the model reads (/ begins a word), what is left out."""
+    import dataclasses
+    import sys
+
+    from tokenizer.phoneme_lines import write_phonemes
     from tokenizer.phonemes import Phonemizer
 
-    spoken = Phonemizer(language).phonemize(text)
+    phonemizer = Phonemizer(language)
+    lines = [text] if text != "-" else [line for line in sys.stdin.read().splitlines() if line.strip()]
+    if not lines:
+        raise HocketError(Code.NO_PHONEMES, "nothing came on standard input")
+    texts = [phonemizer.phonemize(line) for line in lines]
     if json_output:
-        print_json(
-            {"spoken": spoken.spoken, "phonemes": spoken.phonemes, "word_starts": [bool(start) for start in spoken.word_starts]}
-        )
-    else:
-        typer.echo(spoken.spoken)
-        typer.echo(" ".join(spoken.phonemes))
+        facts = [dataclasses.asdict(read) for read in texts]
+        print_json(facts if text == "-" else facts[0])
+        return
+    for read in texts:
+        typer.echo(read.spoken)
+        typer.echo(write_phonemes(read))
+        if read.dropped:
+            typer.echo(f"left out: {' '.join(read.dropped)}")
 
 
 @codec_app.command("show")

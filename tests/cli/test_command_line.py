@@ -12,6 +12,7 @@ import pytest
 
 from cli.options import byte_count, new_folder, replace_own_output
 from common.errors import Code, HocketError
+from tokenizer.phoneme_lines import parse_phonemes
 
 
 def hocket(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -136,6 +137,15 @@ def test_phonemes_as_json() -> None:
     facts = json.loads(answer.stdout)
     assert "twelve" in facts["spoken"] and facts["phonemes"][0] == facts["phonemes"][-1] == "_"
     assert len(facts["word_starts"]) == len(facts["phonemes"])
+
+
+def test_phonemes_of_standard_input_can_be_said_again_and_list_what_is_left_out() -> None:
+    command = [sys.executable, "-m", "cli.main", "phonemes", "-", "--language", "fr-CA"]
+    answer = subprocess.run(command, input="Le 1er mai ☎\n\nà 9h\n", capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    first, phonemes, dropped, second, _ = answer.stdout.splitlines()
+    assert (first, second, dropped) == ("Le premier mai", "à neuf heures", "left out: ☎")
+    assert phonemes.startswith("_ / l ə / p ʁ ə m j e / m ɛ") and len(parse_phonemes(phonemes).phonemes) > 8
 
 
 def test_a_loose_language_tag_is_refused_with_advice() -> None:

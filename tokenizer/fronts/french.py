@@ -65,7 +65,8 @@ SPEECH: Speech = Speech(
     grouping=".\u00a0\u202f ",
     currencies={"€": ("euro", "euros", ""), "$": ("dollar", "dollars", ""), "£": ("livre", "livres", "")},
     and_cents="",
-    signs={"&": "et", "+": "plus", "=": "égale", "°": "degrés", "@": "arobase", "#": "dièse", "*": "étoile", "/": "sur", "-": "moins"},
+    signs={"&": "et", "+": "plus", "=": "égale", "°": "degrés", "@": "arobase", "#": "dièse",
+        "*": "étoile", "/": "sur", "-": "moins"},
     percent=lambda number: "pour cent",
     units={
         "km/h": "kilomètre heure/kilomètres heure", "km": "kilomètre/kilomètres", "kg": "kilo/kilos",
