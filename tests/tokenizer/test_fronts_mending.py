@@ -1,0 +1,93 @@
+"""What the lexicons write becomes symbols of the table: for every symbol that they and their models can give."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib
+import sqlite3
+
+import pycrfsuite
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenizer.fronts import german, italian, russian, spanish
+from tokenizer.fronts.choice import _MODULES, load_front
+from tokenizer.fronts.lexicon import language_folder
+from tokenizer.fronts.mending import Mend, split_stress
+from tokenizer.fronts.symbols import SYMBOLS
+from tokenizer.languages import supported_languages
+
+VARIANTS = {"de": "espeak", "es": "espeak", "fr": "", "it": "espeak", "ru": "espeak"}
+MENDS = {"de": german.mend, "es": spanish.mend, "it": italian.mend, "ru": russian.mend}
+
+
+@functools.lru_cache
+def raw_symbols(language: str) -> tuple[str, ...]:
+    """Every symbol in a lexicon and in the labels of its letter-to-sound model."""
+    folder = language_folder(language) / VARIANTS[language]
+    stored = sqlite3.connect(f"file:{folder / 'lexicon.db'}?mode=ro", uri=True)
+    found = {symbol for (line,) in stored.execute("SELECT phonemes FROM word_phonemes") for symbol in line.split()}
+    stored.close()
+    tagger = pycrfsuite.Tagger()
+    tagger.open(str(folder / "g2p" / "model.crf"))
+    for label in tagger.labels():
+        found.update(base64.b64decode(label).decode().split("|"))
+    return tuple(sorted(found - {"_"}))
+
+
+@pytest.mark.parametrize("language", VARIANTS)
+def test_every_symbol_that_can_come_is_in_the_table(language: str) -> None:
+    module = importlib.import_module(f"tokenizer.fronts.{_MODULES[language]}")
+    mend: Mend = getattr(module, "MEND", None) or module.mend
+    raw = set(raw_symbols(language))
+    if language == "ru":  # signs that `russian.mend` takes out before
+        raw -= {"ʲ", '"', "^"}
+        raw |= {f"{sound}ʲ" for sound in [*russian._SOFT, "ʃ", "ʒ"]}
+    assert mend.reachable(raw) <= set(module.SYMBOLS) <= set(SYMBOLS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_order_of_them_gives_known_symbols_with_stress_on_vowels(data: st.DataObject) -> None:
+    language = data.draw(st.sampled_from(sorted(MENDS)))
+    module = importlib.import_module(f"tokenizer.fronts.{_MODULES[language]}")
+    raw = data.draw(st.lists(st.sampled_from(raw_symbols(language)), max_size=12))
+    word = data.draw(st.text("ельняхabcz", max_size=12))
+    made = MENDS[language](word, raw)
+    assert set(made) <= set(module.SYMBOLS)
+    vowels = getattr(module, "MEND", module.mend).vowels
+    assert all(bare in vowels for stress, bare in map(split_stress, made) if stress)
+
+
+def test_stress_waits_for_the_vowel_and_pairs_merge() -> None:
+    mend = Mend(frozenset({"a", "e", "aɪ"}), rewrite={"ɑ": "a", "n̩": "e n"}, merge={("t", "s"): "t͡s", ("a", "ɪ"): "aɪ"})
+    assert mend("", ["ˈt", "s", "ɑ", "ɪ", "n̩"]) == ["t͡s", "ˈaɪ", "e", "n"]
+    assert mend("", ["a", "ˈa", "t"]) == ["a", "ˈa", "t"]
+
+
+def test_secondary_stress_becomes_primary_only_where_there_is_none() -> None:
+    mend = Mend(frozenset({"a"}), secondary=False)
+    assert mend("", ["ˌa", "t", "ˈa"]) == ["a", "t", "ˈa"]
+    assert mend("", ["a", "t", "ˌa"]) == ["a", "t", "ˈa"]
+    assert mend("", ["t", "ˌa"]) == ["t", "a"]
+
+
+@pytest.mark.parametrize(
+    ("language", "word", "sounds"),
+    [
+        ("de", "eins", "aɪ n s"), ("de", "weiß", "v ˈaɪ s"), ("de", "heute", "h ˈɔʏ t ə"), ("es", "perro", "p ˈe r o"),
+        ("es", "papá", "p a p ˈa"), ("it", "ragazzo", "r a ɡ ˈa t t͡s o"), ("it", "città", "t͡ʃ i t t ˈa"),
+        ("ru", "уголь", "ˈu ɡ ʌ lʲ"), ("ru", "угол", "ˈu ɡ ʌ l"), ("ru", "сегодня", "sʲ i v ˈo d nʲ ʌ"), ("fr", "sœur", "s œ ʁ"),
+    ],
+)  # fmt: skip
+def test_words(language: str, word: str, sounds: str) -> None:
+    assert front(language).read(word).phonemes[1:-1] == sounds.split()
+
+
+front = functools.lru_cache(load_front)
+
+
+def test_every_supported_language_has_its_module() -> None:
+    assert sorted(_MODULES) == supported_languages()
