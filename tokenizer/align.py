@@ -38,10 +38,10 @@ PRIOR_FROM_CLIPS = 32
 HIDDEN = 128
 SPACE = 64
 MASKED = -1e4
-MAX_BATCH_CELLS = 4_000_000  # frames x phonemes (or symbols) x clips aligned at a time: 16 MB a table of scores
+MAX_BATCH_CELLS = 250_000  # frames x phonemes (or symbols) x clips aligned at a time: 1 MB a table of scores, 10 MB of states
 
 STATISTICS_CLIPS = 4096  # mean and deviation of the features are taken from as many clips at most
-WINDOW_VALUES = 8_000_000  # features read ahead at a time: 32 MB
+WINDOW_VALUES = 1_000_000  # features read ahead at a time: 4 MB
 
 Ids = NDArray[np.integer]
 Features = Sequence[NDArray[np.float32]] | Callable[[int], NDArray[np.float32]]
