@@ -149,7 +149,7 @@ def corpus_evidence(
 
     paths = [path for path, _ in aligner.align_all(texts, sound)]
     contrast = path_evidence(aligner, texts, paths, sound, silent=silent)
-    unspoken = _unspoken(aligner, phonemes, durations, read, silent, np.random.default_rng(seed))
+    unspoken = _unspoken(aligner, phonemes, durations, read, silent, seed)
     return Evidence(own, contrast, np.array([clip for clip, _ in pairs], dtype=np.int64), unspoken)
 
 
@@ -159,27 +159,30 @@ def _unspoken(
     durations: Sequence[NDArray[np.integer]],
     read: Callable[[int], NDArray[np.float32]],
     silent: Collection[int],
-    draw: np.random.Generator,
+    seed: int,
 ) -> Table:
     """Evidence [S, E] of texts with silence and with their own frames in random order, as far as clips are short.
 
     Without these a recording of nothing is judged by what no pair of speech and text has shown: all of it fits END well.
     """
     usable = [index for index, path in enumerate(durations) if int(np.sum(path, dtype=np.int64)) <= CONTRAST_FRAMES]
+    draw = np.random.default_rng(seed)
     chosen = draw.choice(usable, min(UNSPOKEN_CLIPS, len(usable)), replace=False).tolist() if usable else []
-    texts: list[Ids] = []
-    sounds: list[NDArray[np.float32]] = []
     silence: list[NDArray[np.float32]] = []
     for index in chosen:
-        frames = read(index)  # [T, D]
-        texts.append(phonemes[index])
-        sounds.append(frames[draw.permutation(len(frames))])
         if sum(len(part) for part in silence) < SILENCE_FRAMES:
-            silence.append(frames[np.repeat(np.isin(phonemes[index], list(silent)), durations[index])])
+            silence.append(read(index)[np.repeat(np.isin(phonemes[index], list(silent)), durations[index])])
     quiet = np.concatenate(silence) if silence else np.zeros((0, 0), dtype=np.float32)
-    if len(quiet):
-        for index in chosen:
-            texts.append(phonemes[index])
-            sounds.append(quiet[draw.integers(len(quiet), size=int(np.sum(durations[index], dtype=np.int64)))])
-    paths = [path for path, _ in aligner.align_all(texts, sounds)]
-    return path_evidence(aligner, texts, paths, sounds, silent=silent)
+    of_clips = chosen * 2 if len(quiet) else chosen
+
+    def sound(place: int) -> NDArray[np.float32]:
+        """Made anew each time it is asked for, so that one is in memory."""
+        own = np.random.default_rng([seed, place])
+        if place < len(chosen):
+            frames = read(of_clips[place])  # [T, D]
+            return frames[own.permutation(len(frames))]
+        return quiet[own.integers(len(quiet), size=int(np.sum(durations[of_clips[place]], dtype=np.int64)))]
+
+    texts = [phonemes[index] for index in of_clips]
+    paths = [path for path, _ in aligner.align_all(texts, sound)]
+    return path_evidence(aligner, texts, paths, sound, silent=silent)
