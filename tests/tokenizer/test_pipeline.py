@@ -8,12 +8,14 @@ import hashlib
 import itertools
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 from common.errors import Code, HocketError
 from protocol.identity import MemberKey
@@ -30,8 +32,11 @@ ALLISON = Path(__file__).parents[2].parent / "shared" / "speech" / "allison-en"
 
 
 @pytest.fixture(scope="module")
-def codec() -> Codec:
-    return load_codec()
+def codec() -> Iterator[Codec]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small operations, which threads that wait for each other only slow down
+    yield load_codec()
+    torch.set_num_threads(threads)
 
 
 @dataclass
@@ -287,12 +292,12 @@ def test_a_text_that_cannot_be_read(own: Path, tmp_path: Path, codec: Codec) -> 
     table = (own / "metadata.csv").read_text().split("\n")
     (own / "metadata.csv").write_text("\n".join(["slt-0001|Привет", *table[1:]]))
     error = refusal(own, tmp_path / "out", codec)
-    assert error.code is Code.NO_PHONEMES and "П" in error.line()
+    assert error.code is Code.SCRIPT_MISMATCH and "Привет" in error.line()
 
 
 def test_no_corpus_and_wrong_languages(small: Path, tmp_path: Path, codec: Codec) -> None:
     assert refusal(tmp_path / "nowhere", tmp_path / "a", codec).code is Code.CORPUS_UNREADABLE
-    for language, advice in (("JP", "use ja"), ("fr", "use en-US")):
+    for language, advice in (("JP", "use ja"), ("fr", "use en")):
         with pytest.raises(HocketError, match=advice) as caught:
             tokenize(small, language, codec, tmp_path / "b", key=MemberKey.generate())
         assert caught.value.code is Code.LANGUAGE_REFUSED
@@ -353,4 +358,6 @@ def test_real_speech(tmp_path: Path, codec: Codec) -> None:
     assert all(len(row.spoken.split()) in range(4, 15) for row in dataset.heldout)
     assert not {row.spoken for row in dataset.training} & {row.spoken for row in dataset.heldout}
     assert not any(character.isdigit() for row in dataset.all for character in row.spoken)
-    assert max(row.n_frames for row in dataset.all) > 70 * 50, "long clips are aligned too"
+    parts = [row for row in dataset.all if row.id.startswith("demo-instruct-part")]
+    assert sum(row.n_frames for row in parts) > 70 * 50, "long clips are aligned too"
+    assert len(parts) > 3 and max(row.n_frames for row in parts) <= 25 * 50, "and cut at their pauses"
