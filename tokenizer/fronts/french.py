@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tokenizer.fronts.liaison import link
 from tokenizer.fronts.mending import Mend
 from tokenizer.fronts.speech import Speech, roman_value
 from tokenizer.fronts.symbols import SILENT
@@ -38,7 +39,7 @@ _ELIDED = {
 
 def load() -> WrittenFront:
     """The front end; takes a second or two."""
-    return WrittenFront(SPEECH, "", mend, SYMBOLS, elided={word: sounds.split() for word, sounds in _ELIDED.items()})
+    return WrittenFront(SPEECH, "", mend, SYMBOLS, elided={word: sounds.split() for word, sounds in _ELIDED.items()}, join=link)
 
 
 def _ordinal(match: re.Match[str]) -> str:

@@ -26,6 +26,9 @@ _ABBREVIATION = re.compile(r"(?<![\w.])((?:[^\W\d_]+\.)*[^\W\d_]+|n°)\.?(?!\w)"
 _NEVER_WORDS = frozenset(["mme", "mmes", "mlle", "bzw", "usw", "sra", "srta"])
 
 
+Word = tuple[str, list[str]]
+
+
 class WrittenFront:
     """Reads one language.
 
@@ -34,6 +37,7 @@ class WrittenFront:
         variant: of the language's package, as `Lexicon` takes it. mend: of that lexicon.
         symbols: that it can give.
         elided: French and Italian words before an apostrophe, to their phonemes.
+        join: what the words, with None at breaks, do to each other.
     """
 
     def __init__(
@@ -43,8 +47,10 @@ class WrittenFront:
         mend: Callable[[str, Sequence[str]], list[str]],
         symbols: tuple[str, ...],
         elided: Mapping[str, Sequence[str]] | None = None,
+        join: Callable[[Sequence[Word | None]], list[Word | None]] = list,
     ) -> None:
         self.symbols = symbols
+        self._join = join
         self._speech, self._elided = speech, elided or {}
         self.lexicon = Lexicon(speech.code, variant, mend)
         self._allowed = frozenset(symbols)
@@ -67,7 +73,7 @@ class WrittenFront:
 
     def read(self, text: str) -> PhonemeText:
         said = self.say(text)
-        words: list[tuple[str, list[str]] | None] = []
+        words: list[Word | None] = []
         dropped: list[str] = []
         for match in re.finditer(rf"{_WORD.pattern}|\S", said):
             token = match.group(0)
@@ -81,7 +87,7 @@ class WrittenFront:
                 dropped.append(token)
         if not any(words):
             raise HocketError(Code.NO_PHONEMES, f"nothing to say in {text[:60]!r}")
-        return spell(words, "".join(dropped))
+        return spell(self._join(words), "".join(dropped))
 
     def _phonemes(self, word: str) -> list[str]:
         lower = word.lower().strip("'")
