@@ -23,8 +23,9 @@ MIN_SECONDS = 0.02
 
 
 def audio_files(folder: Path) -> list[Path]:
-    """All recordings below `folder`, sorted by path, so that every machine sees them in the same order."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file())
+    """All recordings below `folder` but hidden ones, sorted by path, so that every machine sees them in the same order."""
+    named = (path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and not path.name.startswith("."))
+    return sorted(path for path in named if path.is_file())
 
 
 def read_audio(

@@ -37,7 +37,7 @@ def missing_bytes(file: BinaryIO) -> int:
     head = file.read(HEAD_BYTES)
     try:
         missing = _missing(file, head, size)
-    except struct.error:  # it ends inside a header; a reader will say more
+    except (struct.error, IndexError):  # it ends inside a header; a reader will say more
         missing = 0
     file.seek(0)
     return missing if missing > SLACK_BYTES or head[:4] == b"OggS" else 0
@@ -150,7 +150,7 @@ def _vint(data: bytes, at: int) -> tuple[int, int]:
     """A number of Matroska's variable width (RFC 8794), and its width."""
     width = 9 - data[at].bit_length()
     if width > 8:
-        raise struct.error("no such width")
+        raise IndexError("no such width")
     return int.from_bytes(data[at : at + width], "big") & ((1 << 7 * width) - 1), width
 
 
