@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.errors import Code, HocketError
 from tokenizer.fronts import german, italian, russian, spanish
 from tokenizer.fronts.choice import _MODULES, load_front
 from tokenizer.fronts.lexicon import language_folder
@@ -91,3 +92,29 @@ front = functools.lru_cache(load_front)
 
 def test_every_supported_language_has_its_module() -> None:
     assert sorted(_MODULES) == supported_languages()
+
+
+PIECES = {
+    "de": ["1", "21.", "3. März", "1.250,5", "25,50 €", "½", "14:30", "99:99", "XIV.", "5 km/h", "-3", "Straße", "z. B.", "0"],
+    "es": ["1º", "21", "3 de marzo", "1.250,5", "25,50 €", "½", "14:30", "XX", "5 km", "-3", "niños", "ª", "0", "$"],
+    "fr": ["1er", "21", "3 mars", "1 250,5", "25,50 €", "14h30", "9h", "XXe", "5 %", "-3", "l'eau", "n°", "0", "31/02/24"],
+    "it": ["1º", "21", "3 marzo", "1.250,5", "25,50 €", "14:30", "XX", "5 km", "-3", "l'ora", "perché", "0", "£"],
+    "ru": ["1-й", "21", "3 марта", "1250,5", "25,50 ₽", "14:30", "2024 г.", "5 км", "-3", "№", "книги", "0", "2024 году"],
+}
+SIGNS = [" ", ", ", ". ", "", "-", " - ", "/", "%", "°", "'", "(", "😀"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_every_text_is_read_whole_or_refused_with_a_number(data: st.DataObject) -> None:
+    language = data.draw(st.sampled_from(sorted(PIECES)))
+    drawn = st.tuples(st.sampled_from(PIECES[language]), st.sampled_from(SIGNS))
+    text = "".join(piece + sign for piece, sign in data.draw(st.lists(drawn, min_size=1, max_size=5)))
+    try:
+        read = front(language).read(text)
+    except HocketError as error:
+        assert error.code is Code.NO_PHONEMES
+        return
+    assert not any(letter.isdigit() for letter in read.spoken), "no number is left unsaid"
+    assert sum(read.word_starts) == len(read.spoken.split()) and len(read.word_starts) == len(read.phonemes)
+    assert set(read.phonemes) <= set(front(language).symbols)
