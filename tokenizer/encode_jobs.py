@@ -7,9 +7,9 @@ its clips one after the other, what each recording is like, and why those that h
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ CLIPS_PER_JOB = 16
 MAX_CLIP_FRAMES = 65535  # a duration is 16 bits wide
 CACHE_BYTES = 32 * 2**20
 READERS = 2
+BATCH_S = 240.0  # of sound that is encoded together at most, unless one clip is longer: 23 MB of samples at 24 kHz
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class Encoded:
     reason: str = ""
 
 
+_Read = tuple[NDArray[np.float32] | None, Encoded]
+
+
 class VoiceOf(Protocol):
     """The embedding float32 [E] of a clip's speaker from its samples float32 [N]; None where there is too little speech."""
 
@@ -88,28 +92,53 @@ def encode_job(
     Raises:
         HocketError: DISK_FULL, STATE_UNREADABLE, and what the codec raises. What is wrong with a clip is in the result.
     """
-    with ThreadPoolExecutor(max_workers=READERS) as pool:
-        read = list(pool.map(lambda clip: _read(clip, codec), clips))
-    usable = [samples for samples, _ in read if samples is not None]
-    encoded = iter(codec.encode_batch(usable) if usable else [])
     codes: list[NDArray[np.uint16]] = []
     voices: list[NDArray[np.float32] | None] = []
     results: list[Encoded] = []
-    for samples, result in read:
-        if samples is None:
-            results.append(result)
-            continue
-        found = next(encoded)  # [K, T]
-        codes.append(np.ascontiguousarray(found.T))
-        results.append(Encoded(found.shape[1], result.facts))
-        if voice_of is not None:
-            voices.append(voice_of(samples, codec.sample_rate))
+    for batch in _batches(_read_ahead(clips, codec), round(BATCH_S * codec.sample_rate)):
+        usable = [samples for samples, _ in batch if samples is not None]
+        encoded = iter(codec.encode_batch(usable) if usable else [])
+        for samples, result in batch:
+            if samples is None:
+                results.append(result)
+                continue
+            found = next(encoded)  # [K, T]
+            codes.append(np.ascontiguousarray(found.T))
+            results.append(Encoded(found.shape[1], result.facts))
+            if voice_of is not None:
+                voices.append(voice_of(samples, codec.sample_rate))
     faults.reach("tokenize.job.before", job=number)
     _write(path, codec.n_codebooks, results, codes, voices if voice_of is not None else None)
     faults.reach("tokenize.job.after", job=number)
 
 
-def _read(clip: ClipTask, codec: Codec) -> tuple[NDArray[np.float32] | None, Encoded]:
+def _read_ahead(clips: Sequence[ClipTask], codec: Codec) -> Iterator[_Read]:
+    """The clips' samples in order; the next ones are read while the last are used."""
+    with ThreadPoolExecutor(max_workers=READERS) as pool:
+        coming: deque[Future[_Read]] = deque()
+        for clip in clips:
+            coming.append(pool.submit(_read, clip, codec))
+            if len(coming) > READERS:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+
+
+def _batches(read: Iterable[_Read], most: int) -> Iterator[list[_Read]]:
+    """Clips together until they have `most` samples, so that long clips are not all in memory. Codes do not depend on it."""
+    batch: list[_Read] = []
+    size = 0
+    for samples, result in read:
+        batch.append((samples, result))
+        size += 0 if samples is None else len(samples)
+        if size >= most:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _read(clip: ClipTask, codec: Codec) -> _Read:
     """Samples of a clip and what they are like; or no samples, and why it is refused."""
     try:
         longest = (MAX_CLIP_FRAMES + 1) * codec.hop / codec.sample_rate
