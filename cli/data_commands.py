@@ -51,6 +51,9 @@ def tokenize(
         bool, typer.Option("--speakers", help="Embed the speaker of every clip (needs the extra `recordings`).")
     ] = False,
     max_clip_s: Annotated[float, typer.Option("--max-clip-s", min=0.1, help="Seconds; longer clips are cut at pauses.")] = 20.0,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Windows of speech embedded together; else by free memory.")
+    ] = None,
     threads: Annotated[
         int, typer.Option(min=1, help="CPU threads of each process; the codec's operations are small, more rarely help.")
     ] = 1,
@@ -75,6 +78,7 @@ def tokenize(
         aligner=aligner,
         speakers=speakers,
         max_clip_s=max_clip_s,
+        batch_size=batch_size,
         threads=threads,
         faults=tuple(fault or ()),
     )

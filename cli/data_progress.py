@@ -81,6 +81,7 @@ class TokenizeSettings:
     aligner: Path | None
     speakers: bool
     max_clip_s: float
+    batch_size: int | None
     threads: int
     faults: tuple[str, ...] = ()
 
@@ -151,6 +152,7 @@ def tokenize_with_progress(corpus: Path, out: Path, key_path: Path, settings: To
             aligner=settings.aligner,
             speakers=settings.speakers,
             max_clip_s=settings.max_clip_s,
+            batch_size=settings.batch_size,
             heard=Hours(bar.step),
             fault_plan=settings.faults,
         )

@@ -6,6 +6,7 @@ a job too: the results of jobs are whole or absent, and nothing is written when 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -28,9 +29,13 @@ class Worker:
 
     Args:
         codec: loads the codec. device: of the models.
+        batch_size: windows of speech embedded together; None: by the device's free memory.
     """
 
-    def __init__(self, codec: Callable[[], Codec], device: str, faults: Faults, say: Say) -> None:
+    def __init__(
+        self, codec: Callable[[], Codec], device: str, faults: Faults, say: Say, *, batch_size: int | None = None
+    ) -> None:
+        self._batch_size = batch_size
         self._load, self._device, self._faults, self._say = codec, device, faults, say
         self._codec: Codec | None = None
         self._voice: VoiceOf | None = None
@@ -72,7 +77,7 @@ class Worker:
         if self._tools is None:
             from tokenizer.recordings.diarise import RecordingTools
 
-            self._tools = RecordingTools.load(self._device)
+            self._tools = RecordingTools.load(self._device, self._batch_size)
         return self._tools
 
 
@@ -99,7 +104,8 @@ def main() -> None:
     torch.set_num_threads(first["threads"])
     faults = Faults([Fault.parse(line) for line in first["faults"]])
     folder, n_codebooks, device = Path(first["codec"]), first["n_codebooks"], first["device"]
-    worker = Worker(lambda: load_codec(folder, n_codebooks=n_codebooks, device=device), device, faults, say)
+    load = functools.partial(load_codec, folder, n_codebooks=n_codebooks, device=device)
+    worker = Worker(load, device, faults, say, batch_size=first["batch_size"])
     while True:
         try:
             worker.do(jobs.get())

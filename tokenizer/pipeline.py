@@ -102,6 +102,7 @@ def tokenize(
     aligner: Path | None = None,
     speakers: bool = False,
     max_clip_s: float = MAX_CLIP_S,
+    batch_size: int | None = None,
     heard: Callable[[AudioProgress], None] | None = None,
     fault_plan: Sequence[str] = (),
 ) -> DatasetManifest:
@@ -124,6 +125,7 @@ def tokenize(
         aligner: a file of an aligner to use instead of learning one, for the languages that it knows.
         speakers: embed the speaker of each clip.
         max_clip_s: longer clips are cut at pauses.
+        batch_size: windows of speech embedded together; None: by the free memory of the device.
         heard: called with the hours that are done.
         fault_plan: see docs/faults.md.
 
@@ -137,7 +139,7 @@ def tokenize(
         raise HocketError(Code.OPTION_INVALID, f"a share of {allow_refused} refused, clips of {max_clip_s} s")
     if language is not None:
         TextReader(None).phonemizer(language)
-    spread = WorkerSettings(tuple(devices or ("cpu",)), processes, torch.get_num_threads(), tuple(fault_plan))
+    spread = WorkerSettings(tuple(devices or ("cpu",)), processes, torch.get_num_threads(), tuple(fault_plan), batch_size)
     spread.check()
     plan = [Fault.parse(line) for line in fault_plan]
     with open_work(out) as work:
@@ -146,7 +148,7 @@ def tokenize(
         facts = _keep_codec(codec, work)
         resumed = work.bind({
             "inputs": inputs_of(found), "language": reader.default, "codec": facts, "device": spread.kind, "speakers": speakers,
-            "threads": spread.threads, "clips_per_job": CLIPS_PER_JOB, "versions": versions(),
+            "threads": spread.threads, "batch_size": batch_size, "clips_per_job": CLIPS_PER_JOB, "versions": versions(),
         })  # fmt: skip
         faults = Faults(plan)
         faults.reach("tokenize.plan.after")

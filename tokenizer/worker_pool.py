@@ -44,6 +44,7 @@ class WorkerSettings:
     Args:
         devices: of the workers, in turn. processes: how many.
         threads: of each worker on the CPU.
+        batch_size: windows of speech embedded together; None: by each device's free memory.
         faults: lines of the fault plan that workers act on.
     """
 
@@ -51,6 +52,7 @@ class WorkerSettings:
     processes: int = 1
     threads: int = 1
     faults: tuple[str, ...] = ()
+    batch_size: int | None = None
 
     @property
     def inside(self) -> bool:
@@ -66,6 +68,8 @@ class WorkerSettings:
         """OPTION_INVALID for devices of different kinds, whose results would depend on which got which job."""
         if self.processes < 1 or not self.devices:
             raise HocketError(Code.OPTION_INVALID, f"{self.processes} processes on {len(self.devices)} devices cannot work")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise HocketError(Code.OPTION_INVALID, f"batches of {self.batch_size} windows")
         if len({device.split(":")[0] for device in self.devices}) > 1:
             raise HocketError(Code.OPTION_INVALID, f"devices of one kind are wanted, not {', '.join(self.devices)}")
 
@@ -90,7 +94,8 @@ def start_workers(
     """
     if settings.inside:
         answers: deque[Answer] = deque()
-        worker = Worker(lambda: codec, settings.devices[0], Faults(list(fault_plan)), answers.append)
+        faults, size = Faults(list(fault_plan)), settings.batch_size
+        worker = Worker(lambda: codec, settings.devices[0], faults, answers.append, batch_size=size)
 
         def do(jobs: Sequence[Job]) -> Iterator[Answer]:
             for job in jobs:
@@ -101,6 +106,7 @@ def start_workers(
         yield do
         return
     hello = {"codec": str(folder.absolute()), "n_codebooks": codec.n_codebooks, "threads": settings.threads}
+    hello["batch_size"] = settings.batch_size
     pool = _Pool(settings, hello)
     try:
         yield pool.run

@@ -305,6 +305,7 @@ def test_speakers_are_embedded_when_asked(tmp_path: Path, codec: Codec) -> None:
         {"devices": ("cpu", "cuda:0")},
         {"allow_refused": 1.0},
         {"max_clip_s": 0.0},
+        {"batch_size": 0},
     ],
 )
 def test_options_that_make_no_sense(tmp_path: Path, codec: Codec, options: dict[str, object]) -> None:
