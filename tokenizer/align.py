@@ -57,16 +57,25 @@ def beta_binomial(n_frames: Tensor, n_phonemes: Tensor) -> Tensor:
     Returns:
         float32 [B, max T, max P]; MASKED beyond an utterance's phonemes, 0 beyond its frames.
     """
-    n = (n_phonemes - 1).double()[:, None, None]
-    total = n_frames.double()[:, None, None]
-    k = torch.arange(int(n_phonemes.max()), dtype=torch.float64)[None, None, :]
-    a = torch.arange(1, int(n_frames.max()) + 1, dtype=torch.float64)[None, :, None]
+    longest, most = int(n_frames.max()), int(n_phonemes.max())
+    prior = torch.empty(len(n_frames), longest, most)
+    for row, (frames, phonemes) in enumerate(zip(n_frames.tolist(), n_phonemes.tolist(), strict=True)):
+        # One utterance at a time: in double precision there are a dozen tables of this size.
+        prior[row] = _prior_of(frames, phonemes, longest, most)
+    return prior
+
+
+def _prior_of(n_frames: int, n_phonemes: int, longest: int, most: int) -> Tensor:
+    """`beta_binomial` of one utterance, float64 [longest, most]."""
+    n = n_phonemes - 1
+    k = torch.arange(most, dtype=torch.float64)[None, :]
+    a = torch.arange(1, longest + 1, dtype=torch.float64)[:, None]
     rest = (n - k).clamp_min(0)
-    b = (total + 1 - a).clamp_min(1)
-    choose = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
+    b = (n_frames + 1 - a).clamp_min(1)
+    choose = math.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(rest + 1)
     whole = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
     prior = choose + torch.lgamma(k + a) + torch.lgamma(rest + b) - torch.lgamma(n + a + b) - whole
-    return prior.masked_fill(a > total, 0.0).masked_fill(k > n, MASKED).float()
+    return prior.masked_fill(a > n_frames, 0.0).masked_fill(k > n, MASKED)
 
 
 def forward_sum(log_probs: Tensor, n_frames: Tensor, n_phonemes: Tensor) -> Tensor:
