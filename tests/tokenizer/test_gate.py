@@ -210,7 +210,8 @@ def test_the_cut_adapts_to_where_the_scores_lie(seed: int, share: float, clips: 
     assert plain.corpus_problem is moved.corpus_problem is None
     assert plain.refused.keys() == moved.refused.keys()
     refused = set(plain.refused)
-    assert len(refused & set(range(clips - wrong, clips))) >= 0.9 * wrong
+    # Of a handful of wrong ones a single draw far out is more than a tenth.
+    assert wrong - len(refused & set(range(clips - wrong, clips))) <= max(1, 0.1 * wrong)
     assert len(refused & set(range(clips - wrong))) <= 0.02 * clips
 
 
