@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 from common.errors import Code, HocketError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AudioSource:
     """The bytes of one recording.
 

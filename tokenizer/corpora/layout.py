@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from common.errors import Code, HocketError
-from tokenizer.audio import AUDIO_SUFFIXES
-from tokenizer.audio_source import AudioSource
+from tokenizer.audio import AUDIO_SUFFIXES, audio_files
 from tokenizer.corpora.facts import read_facts, read_heldout
-from tokenizer.corpora.folder import SUBTITLE_SUFFIXES, scan_folder
+from tokenizer.corpora.folder import read_one, scan_folder
 from tokenizer.corpora.ljspeech import scan_ljspeech
 from tokenizer.corpora.model import Clip, Corpus, Recording, Refusal, unreadable
 from tokenizer.corpora.table import TABLE_SUFFIXES, is_table, scan_table
 from tokenizer.corpora.webdataset import scan_tars
+
+logger = logging.getLogger(__name__)
+MEANINGS = {
+    "ljspeech": "a folder in LJSpeech layout",
+    "table": "a table with a row for each clip",
+    "webdataset": "WebDataset tars",
+    "folder": "a folder of recordings with what lies beside them",
+    "recording": "one recording",
+}
 
 
 def scan_corpus(path: Path) -> Corpus:
@@ -34,6 +43,8 @@ def scan_corpus(path: Path) -> Corpus:
     clips, recordings, refused = _scan(path, layout)
     if not clips and not refused and not recordings:
         raise HocketError(Code.CORPUS_TOO_SMALL, f"{path} holds no clip")
+    counts = f"{len(clips)} clips, {len(recordings)} long recordings, {len(refused)} refused"
+    logger.info("%s is read as %s: %s", path, MEANINGS[layout], counts)
     facts = read_facts(folder) if path.is_dir() else {}
     return Corpus(
         path=path,
@@ -57,6 +68,8 @@ def _layout_of_file(path: Path) -> str:
     if suffix in AUDIO_SUFFIXES:
         return "recording"
     known = ", ".join((*TABLE_SUFFIXES, ".tar"))
+    if suffix == ".json":
+        raise unreadable(f"{path} is one JSON, which would have to be read as a whole", "write one object a line, as .jsonl")
     raise unreadable(f"{path} is no corpus", f"give a folder, a table or tar ({known}), or a recording")
 
 
@@ -75,7 +88,9 @@ def _layout_of_folder(folder: Path) -> str:
         lines = (folder / "metadata.csv").is_file() and folder / "metadata.csv" not in tables
     except OSError as error:
         raise unreadable(f"{folder} ({error.strerror})") from error
-    found = [*(["metadata.csv with wavs/"] if lines else []), *(table.name for table in tables), *(["tars"] if tars else [])]
+    loose = bool(tars) and bool(audio_files(folder))
+    kinds = {"metadata.csv with wavs/": lines, "tars": bool(tars), "recordings beside them": loose}
+    found = [*(kind for kind, is_there in kinds.items() if is_there), *(table.name for table in tables)]
     if len(found) > 1:
         raise unreadable(f"{folder} could be read in several ways: {', '.join(found)}", "name the one table or tar that is meant")
     if lines:
@@ -84,9 +99,10 @@ def _layout_of_folder(folder: Path) -> str:
         return "table"
     if tars:
         return "webdataset"
-    if any(path.suffix.lower() in AUDIO_SUFFIXES for path in folder.rglob("*")):
+    if audio_files(folder):
         return "folder"
-    raise unreadable(f"{folder} has no metadata.csv, no other table, no tar and no recordings")
+    remedy = "give a folder with recordings and their texts, a table of them, or WebDataset tars"
+    raise unreadable(f"{folder} has no metadata.csv, no other table, no tar and no recordings", remedy)
 
 
 def _scan(path: Path, layout: str) -> tuple[list[Clip], list[Recording], list[Refusal]]:
@@ -99,8 +115,18 @@ def _scan(path: Path, layout: str) -> tuple[list[Clip], list[Recording], list[Re
     if layout == "webdataset":
         return scan_tars([path] if path.is_file() else _tars(path))
     if layout == "recording":
-        beside = [found for suffix in SUBTITLE_SUFFIXES if (found := path.with_suffix(suffix)).is_file()]
-        if len(beside) > 1:
-            raise unreadable(f"{path.name} has subtitles in {' and '.join(one.name for one in beside)}", "leave one of them")
-        return [], [Recording(path.stem, AudioSource(path, name=path.name), beside[0] if beside else None)], []
-    return scan_folder(path)
+        try:
+            found = read_one(path, path.stem, path.name, None, Path(path.resolve().anchor))
+        except HocketError as error:
+            raise unreadable(f"{path}: {error.detail}", "leave one text or one file of subtitles beside it") from error
+        return ([found], [], []) if isinstance(found, Clip) else ([], [found], [])
+    clips, recordings, refused = scan_folder(path)
+    if not clips and all(one.subtitles is None for one in recordings) and (unread := _unread_tables(path)):
+        detail = f"{unread[0]} is no table that can be read, and no recording of {path} has a text"
+        raise unreadable(detail, "begin the table with a line of column names, such as path,text")
+    return clips, recordings, refused
+
+
+def _unread_tables(folder: Path) -> list[str]:
+    named = (path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".tsv", ".json"))
+    return sorted(path.name for path in named if path.name != "corpus.json")

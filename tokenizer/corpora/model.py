@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,9 +10,13 @@ from common.errors import Code, HocketError
 from tokenizer.audio_source import AudioSource
 
 LISTED = 5
+MAX_ID = 500  # characters
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_HALF = re.compile("[\ud800-\udfff]")
+MAX_TEXT = 100_000  # characters; a hostile or misread cell, no utterance
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Clip:
     """One utterance: a recording, or a part of one, and its text.
 
@@ -37,7 +42,7 @@ class Clip:
         return self.audio.path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Recording:
     """A long recording without cuts, with subtitles or without."""
 
@@ -49,7 +54,7 @@ class Recording:
     licence: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A clip that is left out, and why."""
 
@@ -66,7 +71,7 @@ class Corpus:
     """What a corpus holds: the clips in the order of its table, what was refused, and what it says of itself.
 
     Args:
-        layout: "ljspeech", "table", "folder" or "webdataset".
+        layout: "ljspeech", "table", "folder", "webdataset" or "recording".
     """
 
     path: Path
@@ -78,6 +83,48 @@ class Corpus:
     licence: str = "unknown"
     recordings: list[Recording] = field(default_factory=list)
     layout: str = "ljspeech"
+
+
+def shown(name: str) -> str:
+    """A name that anyone may have written, for a line of a message: control characters are escaped, and it has an end."""
+    escaped = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), name[:MAX_ID])
+    return escaped + ("..." if len(name) > MAX_ID else "")
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse an id, a path or a name that could not stand in a list, one a line.
+
+    Raises:
+        HocketError: TEXT_AUDIO_MISMATCH.
+    """
+    if len(name) > MAX_ID:
+        raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"its {what} has {len(name)} characters, at most {MAX_ID} are taken")
+    if _CONTROL.search(name):
+        raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"its {what} '{shown(name)}' has control characters or is not UTF-8")
+
+
+def check_text(text: str) -> None:
+    """Refuse what is no text, though it is a string.
+
+    Raises:
+        HocketError: NO_PHONEMES.
+    """
+    if len(text) > MAX_TEXT:
+        raise HocketError(Code.NO_PHONEMES, f"a text of {len(text)} characters is no utterance")
+    if "\0" in text:
+        raise HocketError(Code.NO_PHONEMES, "its text has a NUL character: it is damaged, or not UTF-8")
+    if _HALF.search(text):
+        raise HocketError(Code.NO_PHONEMES, "its text has half of a character (a lone surrogate)")
+
+
+def refusal_of(name: str, error: HocketError, where: str = "") -> Refusal:
+    """An error as the refusal of one clip, with what to do where that tells more: the likely tag of a language.
+
+    Args:
+        where: the row, as "line 7: ".
+    """
+    reason = f"{error.detail} ({error.remedy})" if error.code is Code.LANGUAGE_REFUSED else error.detail
+    return Refusal(shown(name), error.code, where + reason)
 
 
 def unreadable(detail: str, remedy: str | None = None) -> HocketError:

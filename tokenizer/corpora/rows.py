@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from common.errors import Code, HocketError
 from tokenizer.audio_source import AudioSource
-from tokenizer.corpora.model import Clip, Recording, Refusal
+from tokenizer.corpora.model import Clip, Recording, Refusal, check_name, check_text, refusal_of, shown
 from tokenizer.languages import check_language
 
 # What a column means, by the names that it has in the field's manifests (NeMo, Common Voice, Hugging Face, LibriSpeech).
@@ -25,7 +27,6 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "duration": ("duration", "duration_s"),
     "subtitles": ("subtitles", "srt", "vtt"),
 }
-MAX_TEXT = 100_000  # characters; a hostile or misread cell, no utterance
 
 
 def columns_of(names: Sequence[str]) -> dict[str, str]:
@@ -51,7 +52,11 @@ class RowReader:
     refused: list[Refusal] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
     _languages: dict[str, str | HocketError] = field(default_factory=dict)
-    _root: Path | None = None
+    _parents: dict[Path, Path] = field(default_factory=dict)
+    _root: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._root = self.folder.resolve()
 
     def take(self, row: Mapping[str, object], where: str) -> None:
         """One row; what is wrong with it becomes a refusal.
@@ -59,18 +64,16 @@ class RowReader:
         Args:
             where: names the row, as "line 7".
         """
-        values = {meaning: _text(row.get(name)) for meaning, name in self.columns.items()}
-        audio = values.get("audio", "")
-        name = values.get("id") or (Path(audio).with_suffix("").as_posix() if audio else where)
-        start, stop = values.get("start", ""), values.get("stop", "")
-        if not values.get("id") and start:
-            name = f"{name}@{start}"
+        values = {meaning: cell(row.get(name)) for meaning, name in self.columns.items()}
+        name = _name_of(values, where)
         try:
-            self._take(name, audio, values, start, stop, where)
+            self._take(name, {meaning: checked_cell(meaning, value) for meaning, value in values.items()}, where)
         except HocketError as error:
-            self.refused.append(Refusal(name, error.code, f"{where}: {error.detail}"))
+            self.refused.append(refusal_of(name, error, f"{where}: "))
 
-    def _take(self, name: str, audio: str, values: Mapping[str, str], start: str, stop: str, where: str) -> None:
+    def _take(self, name: str, values: Mapping[str, str], where: str) -> None:
+        audio, start, stop = (values.get(meaning, "") for meaning in ("audio", "start", "stop"))
+        check_name("id", name)
         if name in self._seen:
             raise HocketError(Code.TEXT_AUDIO_MISMATCH, "gives this id a second row")
         self._seen.add(name)
@@ -80,8 +83,6 @@ class RowReader:
         language = self._language(values.get("language", ""))
         speaker, licence = values.get("speaker") or None, values.get("licence") or None
         text = values.get("text", "")
-        if len(text) > MAX_TEXT:
-            raise HocketError(Code.NO_PHONEMES, f"a text of {len(text)} characters is no utterance")
         if subtitles := values.get("subtitles", ""):
             self.recordings.append(Recording(name, source, self._inside(subtitles), language, speaker, licence))
             return
@@ -100,20 +101,34 @@ class RowReader:
 
     def _inside(self, written: str) -> Path:
         """A file that a row names: below the table's folder, links followed."""
-        if "\0" in written:
-            raise HocketError(Code.TEXT_AUDIO_MISMATCH, "a path with a NUL character")
-        if self._root is None:
-            self._root = self.folder.resolve()
         path = self.folder / written
         try:
-            real = path.resolve()
-            if not real.is_relative_to(self._root):
-                raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"{written} lies outside of the table's folder")
-            if not real.is_file():
-                raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"{written} does not exist")
-        except (OSError, RuntimeError) as error:  # names that are too long; links in a circle
-            raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"{written[:80]} cannot be looked at") from error
+            if not path.name or path == self.folder:
+                raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"{shown(written)} is no file")
+            real = self._parent(path) / path.name
+            kind = os.lstat(real).st_mode
+            if path.name == ".." or stat.S_ISLNK(kind):
+                real = path.resolve()
+                kind = os.stat(real).st_mode
+                if not real.is_relative_to(self._root):
+                    raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"{shown(written)} leads outside of the table's folder")
+            if not stat.S_ISREG(kind):
+                raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"{shown(written)} is no file")
+        except FileNotFoundError as error:
+            raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"{shown(written)} does not exist") from error
+        except (OSError, RuntimeError, ValueError) as error:  # names that are too long, or no names; links in a circle
+            raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"{shown(written[:80])} cannot be looked at") from error
         return path
+
+    def _parent(self, path: Path) -> Path:
+        """The folder of a file, links followed. Looked up once: a table names thousands of files in each."""
+        parent = path.parent
+        if parent not in self._parents:
+            self._parents[parent] = parent.resolve()
+        real = self._parents[parent]
+        if not real.is_relative_to(self._root):
+            raise HocketError(Code.TEXT_AUDIO_MISMATCH, f"{shown(path.name)} lies outside of the table's folder")
+        return real
 
     def _language(self, tag: str) -> str | None:
         if not tag:
@@ -129,8 +144,37 @@ class RowReader:
         return known
 
 
-def _text(value: object) -> str:
-    return "" if value is None else str(value).strip()
+def cell(value: object) -> str | object:
+    """A cell as text; what is neither text nor number is left, to be refused."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.strip()
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def checked_cell(meaning: str, value: str | object) -> str:
+    """A value of `cell` that is a text, and one that may stand for `meaning`; TEXT_AUDIO_MISMATCH, NO_PHONEMES."""
+    if not isinstance(value, str):
+        detail = f"its {meaning} is a {type(value).__name__} and no text"
+        raise HocketError(Code.NO_PHONEMES if meaning == "text" else Code.TEXT_AUDIO_MISMATCH, detail)
+    if meaning == "text":
+        check_text(value)
+    else:
+        check_name(meaning, value)
+    return value
+
+
+def _name_of(values: Mapping[str, str | object], where: str) -> str:
+    """The id of a row: its own, or its recording's path without the ending, with the start of the part."""
+    if isinstance(own := values.get("id", ""), str) and own:
+        return own
+    audio, start = values.get("audio", ""), values.get("start", "")
+    if not isinstance(audio, str) or not audio:
+        return where
+    path = PurePosixPath(audio)
+    name = path.with_suffix("").as_posix() if path.name else audio
+    return f"{name}@{start}" if start else name
 
 
 def _seconds(text: str, what: str) -> float:

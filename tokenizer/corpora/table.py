@@ -6,12 +6,15 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, TextIO
 
 from tokenizer.corpora.model import unreadable
 from tokenizer.corpora.rows import SYNONYMS, RowReader, columns_of
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-MAX_LINE = 1 << 20  # characters of a line, or of a field of a CSV
+MAX_LINE = 1 << 20  # characters of a line
+MAX_GROUP_BYTES = 1 << 30  # of the columns of a Parquet's row group that are read
+CORRECT = "correct that line, or leave it out"
 ROWS_AT_A_TIME = 1024
 
 
@@ -33,7 +36,7 @@ def scan_table(path: Path) -> RowReader:
             reader.columns = {**reader.columns, **columns}
         reader.take(row, where)
     if reader is None:
-        raise unreadable(f"{path} has no rows")
+        raise unreadable(f"{path} has no rows", "check that it is the right file")
     return reader
 
 
@@ -48,6 +51,10 @@ def is_table(path: Path) -> bool:
 
 
 def _check_columns(path: Path, columns: Mapping[str, str], names: list[str]) -> None:
+    folded = [name.strip().lower() for name in names]
+    for name in columns.values():
+        if folded.count(name.strip().lower()) > 1:
+            raise unreadable(f"{path} has several columns of the name {name.strip()}", "leave one of them")
     if "audio" not in columns:
         known = ", ".join(SYNONYMS["audio"])
         found = ", ".join(names[:12])[:200]
@@ -60,26 +67,59 @@ def _delimiter(head: str, path: Path) -> str:
     return max(",;\t|", key=head.count)
 
 
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Lines with their ends; one that never ends is not waited for."""
+    number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise unreadable(f"line {number} of {path} is longer than {MAX_LINE} characters", CORRECT)
+        yield line
+
+
 def _csv(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
-    csv.field_size_limit(MAX_LINE)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            head = file.readline(MAX_LINE)
+            delimiter = _delimiter(file.readline(MAX_LINE), path)
             file.seek(0)
-            rows = csv.reader(file, delimiter=_delimiter(head, path), strict=True)
-            names = next(rows, [])
-            for row in rows:
-                if not row:
-                    continue
+            lines = _lines(file, path)
+            rows = _unquoted(lines, delimiter) if delimiter in "\t|" else _quoted(lines, delimiter)
+            _, names = next(rows, (0, []))
+            if names:
+                _check_columns(path, columns_of(names), names)
+            for number, row in rows:
                 if len(row) != len(names):
-                    raise unreadable(f"line {rows.line_num} of {path} has {len(row)} fields, the header {len(names)}")
-                yield f"line {rows.line_num}", dict(zip(names, row, strict=True))
+                    detail = f"line {number} of {path} has {len(row)} fields, the header {len(names)}"
+                    raise unreadable(detail, f"{CORRECT}; is {delimiter!r} what stands between its fields")
+                yield f"line {number}", dict(zip(names, row, strict=True))
     except OSError as error:
         raise unreadable(f"{path} ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise unreadable(f"{path} is not UTF-8", "save it as UTF-8") from error
     except csv.Error as error:
-        raise unreadable(f"{path}: {error}") from error
+        raise unreadable(f"{path}: {error}", "end every quotation, and double quotation marks inside of one") from error
+
+
+def _quoted(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a CSV (RFC 4180), each with the number of its last line."""
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    for row in rows:
+        if row:
+            yield rows.line_num, row
+
+
+def _unquoted(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows between tabs or bars, one a line. Some programs quote such fields and some do not: marks are taken off a field that is
+    quoted as a whole, and others are the text's own."""
+    for number, line in enumerate(lines, start=1):
+        if line := line.rstrip("\r\n"):
+            yield number, [_without_marks(field) for field in line.split(delimiter)]
+
+
+def _without_marks(field: str) -> str:
+    inner = field[1:-1]
+    is_quoted = len(field) >= 2 and field[0] == field[-1] == '"' and '"' not in inner.replace('""', "")
+    return inner.replace('""', '"') if is_quoted else field
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -95,9 +135,9 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
                 try:
                     row = json.loads(line.decode("utf-8-sig"))
                 except (ValueError, RecursionError) as error:
-                    raise unreadable(f"line {number} of {path} is no JSON in UTF-8") from error
+                    raise unreadable(f"line {number} of {path} is no JSON in UTF-8", "write one object a line") from error
                 if not isinstance(row, dict):
-                    raise unreadable(f"line {number} of {path} is no object")
+                    raise unreadable(f"line {number} of {path} is no object", "write one object a line")
                 yield f"line {number}", row
     except OSError as error:
         raise unreadable(f"{path} ({error.strerror})") from error
@@ -113,12 +153,26 @@ def _parquet(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
             _check_columns(path, columns, file.schema_arrow.names)
             for name in columns.values():
                 kind = file.schema_arrow.field(name).type
-                if pa.types.is_nested(kind):
-                    raise unreadable(f"the column {name} of {path} is {kind}", "write paths of recordings, not their bytes")
+                if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+                    detail = f"the column {name} of {path} is {str(kind)[:80]}"
+                    raise unreadable(detail, "write texts and paths of recordings, not bytes or lists")
+            _check_groups(path, file.metadata, set(columns.values()))
             number = 0
             for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, columns=list(columns.values())):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"row {number}", row
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(f"{path} is no Parquet file that can be read ({str(error)[:120]})") from error
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
+        detail = f"{path} is no Parquet file that can be read ({str(error)[:120]})"
+        raise unreadable(detail, "write it again, and check that it is whole") from error
+
+
+def _check_groups(path: Path, metadata: Any, names: set[str]) -> None:
+    """Find out before it is unpacked that a row group would not fit in memory."""
+    for group in range(metadata.num_row_groups):
+        about = metadata.row_group(group)
+        columns = (about.column(column) for column in range(about.num_columns))
+        size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in names)
+        if size > MAX_GROUP_BYTES:
+            detail = f"row group {group} of {path} unpacks to {size} bytes, at most {MAX_GROUP_BYTES} are read"
+            raise unreadable(detail, "write it in smaller row groups")
