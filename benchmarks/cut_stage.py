@@ -11,7 +11,6 @@ the seconds that the work took without loading the models, what was found, and i
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from simulations.usage import peak_bytes
 from tokenizer.audio import read_audio
 from tokenizer.audio_source import AudioSource
 from tokenizer.recordings.cue_zones import settle_cues, snap, speech_in, widen
@@ -121,7 +121,7 @@ def main() -> None:
     transcribed = [piece for piece in pieces if piece.text is not None]
     vectors = np.stack([np.zeros(256, np.float32) if piece.embedding is None else piece.embedding for piece in transcribed])
     np.save(order["vectors"], vectors, allow_pickle=False)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_bytes()
     texts = [piece.text for piece in transcribed]
     print(json.dumps({"seconds": seconds, "pieces": len(pieces), "texts": texts, "peak_rss_bytes": peak}))
 

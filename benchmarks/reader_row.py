@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 import zlib
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.reader_data import ARRAYS, FACTS, write_hocket, write_mosaicml, write_webdataset
+from simulations.usage import peak_bytes
 
 SEED = 3
 Sample = dict[str, Any]
@@ -100,7 +100,7 @@ def checksum(sample: Sample) -> int:
 def run(order: dict[str, Any]) -> dict[str, Any]:
     """Read the epochs; the checksum is taken in an epoch of its own, which is not timed."""
     folder, count = Path(order["folder"]), int(order["count"])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_bytes()
     started = time.perf_counter()
     read = READERS[order["reader"]](folder, count, int(order["cache_bytes"]))
     opened = time.perf_counter() - started
@@ -114,9 +114,9 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         seconds.append(time.perf_counter() - started)
         if seen != count:
             raise SystemExit(f"{order['reader']} gave {seen} samples of {count}")
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    grown = peak_bytes() - before
     total = sum(checksum(sample) for sample in read(int(order["epochs"]), 0)) % (1 << 32)
-    return {"seconds": seconds, "open_s": opened, "frames": frames, "grown_bytes": grown * 1024, "checksum": total}
+    return {"seconds": seconds, "open_s": opened, "frames": frames, "grown_bytes": grown, "checksum": total}
 
 
 def resume(order: dict[str, Any]) -> dict[str, Any]:

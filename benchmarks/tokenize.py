@@ -23,9 +23,9 @@ from benchmarks.long_recording import join, source, spoken_clips
 from benchmarks.pipeline import run_children
 from benchmarks.result import BenchResult, machine_facts
 from common.errors import Code, HocketError
+from simulations.usage import resident_bytes
 
 CHECKOUT = Path(__file__).parents[1]
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SAMPLE_S = 0.05
 LIMIT_S = 3000.0
 MIB = 1 << 20
@@ -195,17 +195,3 @@ def _run_watched(command: list[str]) -> tuple[str, int, int]:
         lines = [line for line in errors.splitlines() if line.strip()]
         raise HocketError(Code.CHILD_FAILED, f"hocket tokenize ended with {child.returncode}: {' / '.join(lines[-3:])}")
     return output, peaks[0], peaks[1]
-
-
-def resident_bytes(pid: int) -> list[int]:
-    """Resident bytes of a process and of all that it started, as far as they still run."""
-    sizes, waiting = [], [pid]
-    while waiting:
-        here = waiting.pop()
-        try:
-            sizes.append(int(Path(f"/proc/{here}/statm").read_text().split()[1]) * PAGE_BYTES)
-            for task in Path(f"/proc/{here}/task").iterdir():
-                waiting += [int(child) for child in (task / "children").read_text().split()]
-        except (OSError, ValueError, IndexError):
-            continue  # it ended meanwhile
-    return sizes

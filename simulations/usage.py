@@ -21,6 +21,28 @@ def pss_bytes(pid: int) -> int | None:
     return None
 
 
+def peak_bytes() -> int:
+    """The most that this process itself has had resident since its program began, in bytes.
+
+    `getrusage` would count what its parent had before the program was started in its place.
+    """
+    for line in (PROC / "self" / "status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("the kernel does not tell a process's peak memory")
+
+
+def resident_bytes(pid: int) -> list[int]:
+    """Resident bytes of a process and of each of its descendants, as far as they still run."""
+    sizes: list[int] = []
+    for one in (pid, *descendants(pid)):
+        try:
+            sizes.append(int((PROC / str(one) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        except (FileNotFoundError, ProcessLookupError, IndexError):
+            continue  # it ended meanwhile
+    return sizes
+
+
 def cpu_seconds(pid: int) -> float | None:
     """Processor time of all the process's threads so far, user and system, in seconds; None when it is gone."""
     try:

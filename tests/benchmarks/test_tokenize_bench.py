@@ -13,8 +13,9 @@ import soundfile
 
 from benchmarks.cut_stage import straightforward_bytes
 from benchmarks.long_recording import RATE, SHIPPED, join, spoken_clips
-from benchmarks.tokenize import CHECKOUT, TokenizeBench, _both_ways, parse_rows, ratios_of, resident_bytes
+from benchmarks.tokenize import CHECKOUT, TokenizeBench, _both_ways, parse_rows, ratios_of
 from common.errors import Code, HocketError
+from simulations.usage import resident_bytes
 from tokenizer.audio import read_audio
 from tokenizer.recordings.subtitles import read_subtitles
 

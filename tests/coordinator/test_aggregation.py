@@ -298,17 +298,18 @@ def test_a_damaged_base_is_our_own_fault(tmp_path: Path) -> None:
 
 
 MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
 from coordinator.aggregate import StageOutcome, Submitted, aggregate_stage
 from protocol.tensor_files import TensorInfo
+from simulations.usage import peak_bytes
 folder = Path(sys.argv[1])
 tensors = [TensorInfo(f"t{index:02}", "float32", (1 << 19,)) for index in range(24)]
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_bytes()
 updates = [Submitted(f"u{index}", folder / f"u{index}.safetensors", 10) for index in range(3)]
 aggregate_stage(folder / "base.safetensors", None, updates, tensors, rule="trimmed_mean", tolerate=1, outer_lr=.7,
                 outer_momentum=.9, new_weights=folder / "new.safetensors", new_momentum=folder / "momentum.safetensors")
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print((peak_bytes() - before) >> 10)
 """
 
 

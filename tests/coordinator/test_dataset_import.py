@@ -84,9 +84,7 @@ import sys
 from pathlib import Path
 from coordinator.dataset import import_dataset
 from swarm.blocks import BlockStore
-
-def peak_bytes():  # of this program alone: ru_maxrss would count its parent's memory too
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+from simulations.usage import peak_bytes
 
 folder = Path(sys.argv[1])
 import_dataset("data", (), BlockStore(folder / "blocks"), relative_to=folder)

@@ -181,9 +181,7 @@ import sys
 from pathlib import Path
 from tokenizer.audio_source import AudioSource
 from tokenizer.audio_stream import AudioStream
-
-def peak_bytes():  # of this program alone: ru_maxrss would count its parent's memory too
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+from simulations.usage import peak_bytes
 
 with AudioStream(AudioSource(Path(sys.argv[1])), 16000) as stream:
     total = sum(len(block) for block in stream.blocks())

@@ -257,11 +257,9 @@ import numpy as np, torch
 torch.set_num_threads(1)
 sys.path.insert(0, {tests!r})
 from test_codec_stream import encodec
+from simulations.usage import peak_bytes
 from tokenizer.codec import load_codec
 from tokenizer.transformers_codec import TransformersCodec
-
-def peak_kib():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 
 codec = load_codec() if {kind!r} == "hocket" else TransformersCodec(encodec(num_filters=2), n_codebooks=8)
 piece = (0.1 * np.random.default_rng(0).standard_normal(codec.sample_rate)).astype(np.float32)
@@ -271,7 +269,7 @@ for minutes in (2, 20):
         frames += stream.push(piece).shape[1]
     frames += stream.finish().shape[1]
     assert frames == round(60 * minutes * codec.frame_rate)
-    print(peak_kib())
+    print(peak_bytes() >> 10)
 """
 
 

@@ -161,9 +161,7 @@ import sys
 from pathlib import Path
 from tokenizer.report.folder import open_dataset
 from tokenizer.report.verify import verify_dataset
-
-def peak_bytes():  # of this program alone: ru_maxrss would count its parent's memory too
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+from simulations.usage import peak_bytes
 
 found = verify_dataset(open_dataset(Path(sys.argv[1])), lambda done, total: None)
 print(found.rows, len(found.faults), peak_bytes())

@@ -279,17 +279,18 @@ def test_two_real_speakers_in_two_languages(tools: RecordingTools, tmp_path: Pat
 
 
 CHILD = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
+from simulations.usage import peak_bytes
 from tokenizer.audio_source import AudioSource
 from tokenizer.recordings.diarise import RecordingTools, cut_recording
 from tokenizer.recordings.subtitles import Cue
 seconds, speakers = float(sys.argv[2]), int(sys.argv[3])
 cues = [Cue(at * 3.0, at * 3.0 + 4.0, f"cue {at}", f"s{at * 8 % max(1, speakers)}") for at in range(int(seconds / 3) - 1)] or None
 pieces = cut_recording(AudioSource(Path(sys.argv[1])), RecordingTools.load(batch_size=16), cues=cues if speakers else None)
-print(json.dumps({"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "pieces": len(pieces),
+print(json.dumps({"peak_mib": peak_bytes() / 2**20, "pieces": len(pieces),
                   "speakers": len({piece.speaker for piece in pieces})}))
 """
 
