@@ -7,7 +7,7 @@ its clips one after the other, what each recording is like, and why those that h
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -23,6 +23,7 @@ from protocol.tensor_files import read_tensors, write_tensors
 from tokenizer.audio import check_sound, read_audio_and_facts
 from tokenizer.audio_source import AudioSource
 from tokenizer.audio_stream import AudioFacts
+from tokenizer.byte_cache import ByteCache
 from tokenizer.codec import Codec
 from tokenizer.items import Item
 
@@ -227,15 +228,15 @@ class CodeStore:
     """
 
     def __init__(self, path_of: Callable[[int], Path], vectors: NDArray[np.float32], *, cache_bytes: int = CACHE_BYTES) -> None:
-        self._path_of, self._vectors, self._cache_bytes = path_of, vectors, cache_bytes
-        self._kept: OrderedDict[int, JobResult] = OrderedDict()
+        self._path_of, self._vectors = path_of, vectors
+        self._kept: ByteCache[int, JobResult] = ByteCache(cache_bytes)
 
     def _result(self, index: int) -> tuple[JobResult, int]:
         job, place = divmod(index, CLIPS_PER_JOB)
-        result = self._kept.pop(job, None) or JobResult(self._path_of(job))
-        self._kept[job] = result
-        while len(self._kept) > 1 and sum(kept.size_bytes for kept in self._kept.values()) > self._cache_bytes:
-            self._kept.popitem(last=False)
+        result = self._kept.get(job)
+        if result is None:
+            result = JobResult(self._path_of(job))
+            self._kept.put(job, result, result.size_bytes)
         return result, place
 
     def codes(self, index: int) -> NDArray[np.uint16]:

@@ -13,11 +13,12 @@ from types import TracebackType
 from common.errors import Code, HocketError
 from protocol.content import file_cid
 from protocol.manifest import ShardEntry
-from tokenizer.order import EpochOrder
-from tokenizer.report.folder import open_dataset
+from tokenizer.byte_cache import ByteCache
+from tokenizer.dataset_folder import open_dataset
+from tokenizer.order import EpochOrders
+from tokenizer.reader import DEFAULT_CACHE_BYTES, check_codebooks
 from tokenizer.shards import Utterance, group_rows, open_shard, read_group
 
-DEFAULT_CACHE_BYTES = 256 * 2**20
 LOOK_AHEAD = 64  # samples whose row groups are read before they are wanted
 Group = tuple[int, int]
 """(shard, row group of it)."""
@@ -40,13 +41,10 @@ class LocalDataset:
     def __init__(self, folder: Path, *, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self._dataset = open_dataset(folder)
         self._entries: list[ShardEntry] = self._dataset.manifest.shards
-        self._cache_bytes = cache_bytes
-        self._groups: OrderedDict[Group, list[Utterance]] = OrderedDict()
-        self._sizes: dict[Group, int] = {}
-        self._held_bytes = 0
+        self._groups: ByteCache[Group, list[Utterance]] = ByteCache(cache_bytes)
         self._ends: dict[int, list[int]] = {}  # rows up to the end of each row group, of the shards that have been checked
         self._waiting: dict[Group, Future[list[Utterance]]] = {}
-        self._orders: dict[tuple[int, int], EpochOrder] = {}
+        self._orders = EpochOrders([entry.rows for entry in self._entries])
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
         self.groups_read = 0
 
@@ -62,7 +60,7 @@ class LocalDataset:
 
     def __len__(self) -> int:
         """Training utterances; positions of an epoch run from 0 to this."""
-        return sum(entry.rows for entry in self._entries)
+        return self._orders.rows
 
     def sample(self, seed: int, epoch: int, position: int) -> Utterance:
         """The utterance at a position of an epoch.
@@ -71,7 +69,7 @@ class LocalDataset:
             HocketError: SHARD_DAMAGED.
             ValueError: a position beyond the epoch.
         """
-        shard, row = self._order(seed, epoch).place(position)
+        shard, row = self._orders.of(seed, epoch).place(position)
         return self._row(shard, row)
 
     def samples(self, seed: int, epoch: int, start: int = 0, stop: int | None = None) -> Generator[Utterance, None, None]:
@@ -86,7 +84,7 @@ class LocalDataset:
         stop = len(self) if stop is None else stop
         if not 0 <= start <= stop <= len(self):
             raise ValueError(f"positions {start}..{stop} are not in an epoch of {len(self)}")
-        order = self._order(seed, epoch)
+        order = self._orders.of(seed, epoch)
         ahead: OrderedDict[int, tuple[int, int]] = OrderedDict()
         following = start
         try:
@@ -98,11 +96,6 @@ class LocalDataset:
                 yield self._row(*ahead.pop(position))
         finally:
             self._waiting.clear()  # what a reader that stopped early did not come to
-
-    def _order(self, seed: int, epoch: int) -> EpochOrder:
-        if (seed, epoch) not in self._orders:
-            self._orders = {(seed, epoch): EpochOrder(seed, epoch, [entry.rows for entry in self._entries])}
-        return self._orders[seed, epoch]
 
     def _group_of(self, shard: int, row: int) -> tuple[Group, int]:
         """The row group that holds a row of a shard, and the row's place in it."""
@@ -132,9 +125,8 @@ class LocalDataset:
         rows = self._groups.get(key)
         if rows is None:
             waiting = self._waiting.pop(key, None)
-            rows = self._keep(key, waiting.result() if waiting is not None else self._read(key))
-        else:
-            self._groups.move_to_end(key)
+            rows = waiting.result() if waiting is not None else self._read(key)
+            self._groups.put(key, rows, sum(row.size_bytes for row in rows))
         return rows[place]
 
     def _look_ahead(self, shard: int, row: int) -> None:
@@ -152,15 +144,5 @@ class LocalDataset:
             rows = read_group(
                 file, group, codebook_size=int(codec["codebook_size"]), n_symbols=len(self._dataset.manifest.phonemes)
             )
-        if any(row.codes.shape[0] != int(codec["n_codebooks"]) for row in rows):
-            raise HocketError(Code.SHARD_DAMAGED, f"{entry.cid}: a row has not {codec['n_codebooks']} codebooks")
-        return rows
-
-    def _keep(self, key: Group, rows: list[Utterance]) -> list[Utterance]:
-        self._groups[key] = rows
-        self._sizes[key] = sum(row.size_bytes for row in rows)
-        self._held_bytes += self._sizes[key]
-        while self._held_bytes > self._cache_bytes and len(self._groups) > 1:
-            oldest, _ = self._groups.popitem(last=False)
-            self._held_bytes -= self._sizes.pop(oldest)
+        check_codebooks(entry, rows, self._dataset.manifest)
         return rows

@@ -109,6 +109,25 @@ class EpochOrder:
         return self._shards[at], index - (self._ends[at - 1] if at else 0)
 
 
+class EpochOrders:
+    """The orders of a dataset's epochs; the one that was asked for last is kept.
+
+    Args:
+        rows: of each shard, in the order of the manifest.
+    """
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self._shards = list(rows)
+        self.rows = sum(rows)
+        self._latest: tuple[int, int, EpochOrder] | None = None
+
+    def of(self, seed: int, epoch: int) -> EpochOrder:
+        """The order of an epoch."""
+        if self._latest is None or self._latest[:2] != (seed, epoch):
+            self._latest = (seed, epoch, EpochOrder(seed, epoch, self._shards))
+        return self._latest[2]
+
+
 @lru_cache(maxsize=64)
 def _block_key(seed: int, epoch: int, block: int) -> bytes:
     return blake2b(f"hocket-order/1 {seed} {epoch} block {block}".encode(), digest_size=32).digest()

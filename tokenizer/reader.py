@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 
 from common.errors import Code, HocketError
 from protocol.content import cid_of
 from protocol.manifest import DatasetManifest, ShardEntry
-from tokenizer.order import EpochOrder
+from tokenizer.byte_cache import ByteCache
+from tokenizer.order import EpochOrders
 from tokenizer.shards import MAX_SHARD_BYTES, Utterance, read_shard
 
 DEFAULT_CACHE_BYTES = 256 * 2**20
-
-
-@dataclass
-class _Cache:
-    """Decoded shards, the least recently used one dropped first."""
-
-    max_bytes: int
-    shards: OrderedDict[str, list[Utterance]] = field(default_factory=OrderedDict)
-    sizes: dict[str, int] = field(default_factory=dict)
-
-    def get(self, cid: str) -> list[Utterance] | None:
-        if cid in self.shards:
-            self.shards.move_to_end(cid)
-        return self.shards.get(cid)
-
-    def put(self, cid: str, rows: list[Utterance]) -> None:
-        self.shards[cid] = rows
-        self.sizes[cid] = sum(row.size_bytes for row in rows)
-        while len(self.shards) > 1 and sum(self.sizes.values()) > self.max_bytes:
-            oldest, _ = self.shards.popitem(last=False)
-            del self.sizes[oldest]
 
 
 def check_shard(entry: ShardEntry, data: bytes, manifest: DatasetManifest) -> list[Utterance]:
@@ -49,9 +27,15 @@ def check_shard(entry: ShardEntry, data: bytes, manifest: DatasetManifest) -> li
     rows = read_shard(data, codebook_size=int(codec["codebook_size"]), n_symbols=len(manifest.phonemes))
     if len(rows) != entry.rows or sum(row.n_frames for row in rows) != entry.frames:
         raise HocketError(Code.SHARD_DAMAGED, f"{entry.cid}: its rows or frames are not as many as the manifest says")
-    if any(row.codes.shape[0] != int(codec["n_codebooks"]) for row in rows):
-        raise HocketError(Code.SHARD_DAMAGED, f"{entry.cid}: a row has not {codec['n_codebooks']} codebooks")
+    check_codebooks(entry, rows, manifest)
     return rows
+
+
+def check_codebooks(entry: ShardEntry, rows: Iterable[Utterance], manifest: DatasetManifest) -> None:
+    """SHARD_DAMAGED if a row of a shard has another number of codebooks than the manifest says."""
+    wanted = int(manifest.codec["n_codebooks"])
+    if any(row.codes.shape[0] != wanted for row in rows):
+        raise HocketError(Code.SHARD_DAMAGED, f"{entry.cid}: a row has not {wanted} codebooks")
 
 
 class DatasetReader:
@@ -81,14 +65,13 @@ class DatasetReader:
                 raise HocketError(Code.MANIFEST_INVALID, f"shard {entry.cid} has {entry.size_bytes} bytes")
         self._manifest = manifest
         self._get_bytes = get_bytes
-        self._cache = _Cache(cache_bytes)
-        self._rows = sum(entry.rows for entry in manifest.shards)
-        self._orders: dict[tuple[int, int], EpochOrder] = {}  # of the epoch that was read last
+        self._cache: ByteCache[str, list[Utterance]] = ByteCache(cache_bytes)
+        self._orders = EpochOrders([entry.rows for entry in manifest.shards])
         self._loading: dict[str, asyncio.Task[list[Utterance]]] = {}
 
     def __len__(self) -> int:
         """Training utterances, held-out ones not counted: positions of an epoch run from 0 to this."""
-        return self._rows
+        return self._orders.rows
 
     async def utterances(self, epoch: int, start: int, stop: int, seed: int) -> list[Utterance]:
         """The utterances at positions [start, stop) of an epoch, in that order.
@@ -99,18 +82,13 @@ class DatasetReader:
         """
         if not 0 <= start <= stop <= len(self):
             raise ValueError(f"positions {start}..{stop} are not in an epoch of {len(self)}")
-        order = self._order(seed, epoch)
+        order = self._orders.of(seed, epoch)
         places = [order.place(position) for position in range(start, stop)]
         found: dict[tuple[int, int], Utterance] = {}
         for shard in sorted({shard for shard, _ in places}):
             rows = await self._load(self._manifest.shards[shard])
             found.update({place: rows[place[1]] for place in places if place[0] == shard})
         return [found[place] for place in places]
-
-    def _order(self, seed: int, epoch: int) -> EpochOrder:
-        if (seed, epoch) not in self._orders:
-            self._orders = {(seed, epoch): EpochOrder(seed, epoch, [entry.rows for entry in self._manifest.shards])}
-        return self._orders[seed, epoch]
 
     async def heldout(self) -> list[Utterance]:
         """The held-out utterances, in the order of the manifest: never trained on."""
@@ -140,5 +118,5 @@ class DatasetReader:
 
     async def _fetch(self, entry: ShardEntry) -> list[Utterance]:
         rows = check_shard(entry, await self._get_bytes(entry.cid), self._manifest)
-        self._cache.put(entry.cid, rows)
+        self._cache.put(entry.cid, rows, sum(row.size_bytes for row in rows))
         return rows

@@ -17,7 +17,7 @@ from cli.main import app
 from common.errors import Code, HocketError
 from protocol.content import cid_of
 from tokenizer.codec import load_codec
-from tokenizer.report.folder import open_dataset
+from tokenizer.dataset_folder import open_dataset
 from tokenizer.report.page import pick, render_page
 from tokenizer.report.stats import collect_stats
 from tokenizer.report.verify import verify_dataset
@@ -159,7 +159,7 @@ def test_untranscribed_rows_are_counted_apart(tmp_path: Path) -> None:
 PEAK = """
 import sys
 from pathlib import Path
-from tokenizer.report.folder import open_dataset
+from tokenizer.dataset_folder import open_dataset
 from tokenizer.report.verify import verify_dataset
 from simulations.usage import peak_bytes
 

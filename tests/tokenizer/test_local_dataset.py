@@ -117,7 +117,7 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
     dataset(tmp_path, [40, 40])
     with LocalDataset(tmp_path, cache_bytes=20_000) as found:
         list(found.samples(0, 0))
-        assert found._held_bytes <= 20_000 + 6000
+        assert found._groups.held_bytes <= 20_000 + 6000
 
 
 def test_rows_of_another_number_of_codebooks_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokenizer.codec import Codec
-from tokenizer.report.folder import DatasetFolder
+from tokenizer.dataset_folder import DatasetFolder
 from tokenizer.report.pictures import bars, histogram, spectrogram
 from tokenizer.report.stats import Stats, title_of
 from tokenizer.shards import Utterance

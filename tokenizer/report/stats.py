@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import ERRORS, Code
-from tokenizer.report.folder import DatasetFolder
+from tokenizer.dataset_folder import DatasetFolder
 from tokenizer.shards import Utterance
 
 WORST = 10

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from common.errors import HocketError
 from protocol.content import file_cid
 from protocol.manifest import ShardEntry
-from tokenizer.report.folder import DatasetFolder
+from tokenizer.dataset_folder import DatasetFolder
 from tokenizer.shards import ROW_GROUP_BYTES, Utterance
 
 Progress = Callable[[int, int], None]
