@@ -29,7 +29,7 @@ def show(
     json_output: JsonFlag = False,
 ) -> None:
     """Show what DATASET is, and its first rows."""
-    from tokenizer.report.folder import open_dataset
+    from tokenizer.dataset_folder import open_dataset
 
     dataset = open_dataset(path)
     manifest = dataset.manifest
@@ -69,7 +69,7 @@ def show(
 def verify(path: DatasetPath, json_output: JsonFlag = False) -> None:
     """Check every file and row of DATASET against its signed manifest; the exit code tells whether all is well."""
     from cli.data_progress import Bar
-    from tokenizer.report.folder import open_dataset
+    from tokenizer.dataset_folder import open_dataset
     from tokenizer.report.verify import verify_dataset
 
     dataset = open_dataset(path)
@@ -95,7 +95,7 @@ def stats(
     json_output: JsonFlag = False,
 ) -> None:
     """Durations, speakers, languages, phonemes, alignment scores, loudness and refused clips of DATASET."""
-    from tokenizer.report.folder import open_dataset
+    from tokenizer.dataset_folder import open_dataset
     from tokenizer.report.stats import collect_stats, title_of
 
     dataset = open_dataset(path)

@@ -47,6 +47,16 @@ def info_of(tensors: Mapping[str, np.ndarray]) -> list[TensorInfo]:
     return [TensorInfo(name, tensors[name].dtype.name, tuple(tensors[name].shape)) for name in sorted(tensors)]
 
 
+def json_tensor(value: Any) -> np.ndarray:
+    """JSON as a tensor of its bytes, uint8 [N]: what a file of our own says beside its tensors, read back by `json_of`."""
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def json_of(tensor: np.ndarray) -> Any:
+    """The value of a `json_tensor`."""
+    return json.loads(tensor.tobytes())
+
+
 def file_parts(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
     """The bytes of a safetensors file, in order; equal tensors give equal bytes. Contiguous arrays are not copied."""
     # Larger items first, so that each tensor is aligned to its own item size.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from protocol.content import file_cid
-from protocol.tensor_files import read_tensors, write_tensors
+from protocol.tensor_files import json_of, json_tensor, read_tensors, write_tensors
 from tokenizer.align import Aligner, learn_alignment
 from tokenizer.aligner_file import load_aligner
 from tokenizer.encode_jobs import CodeStore
@@ -183,7 +182,7 @@ def _align(
         "facts": judged.facts,
     }
     tensors: dict[str, NDArray[Any]] = {
-        "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
+        "about": json_tensor(about),
         "durations": np.concatenate(durations),
         "scores": np.array([score for _, score in aligned], np.float64),
     }
@@ -199,7 +198,7 @@ def _read(path: Path, phonemes: list[NDArray[np.uint16]]) -> tuple[Aligner, list
         for name, value in tensors.items()
         if name.startswith(_WEIGHT)
     }
-    found = json.loads(tensors["about"].tobytes())
+    found = json_of(tensors["about"])
     threshold = -np.inf if found["threshold"] is None else found["threshold"]
     judged = Judged(dict(found["refused"]), found["corpus_problem"], threshold, found["facts"])
     return Aligner(weights), durations, tensors["scores"].tolist(), judged

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from common.errors import Code, HocketError
 
@@ -34,6 +34,14 @@ class AudioSource:
     @property
     def is_whole_file(self) -> bool:
         return self.offset == 0 and self.size_bytes is None
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads back."""
+        return {**asdict(self), "path": str(self.path)}
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> AudioSource:
+        return AudioSource(**{**fields, "path": Path(fields["path"])})
 
     def open(self) -> BinaryIO:
         """A seekable, read-only stream of these bytes alone.

@@ -149,8 +149,12 @@ class Codec(ABC):
 
     def latents(self, codes: np.ndarray) -> np.ndarray:
         """Dequantised latents float32 [T, D] of codes [K, T]: the sum of the books' vectors."""
-        vectors = self.codebook_vectors()
-        return np.asarray(sum(vectors[book][codes[book]] for book in range(len(codes))), dtype=np.float32)
+        return latents_of(self.codebook_vectors(), codes)
+
+
+def latents_of(vectors: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Dequantised latents float32 [T, D]: the sum of the vectors [K, codebook_size, D] that the codes [K, T] stand for."""
+    return np.asarray(sum(vectors[book][codes[book]] for book in range(len(codes))), dtype=np.float32)
 
 
 def check_n_codebooks(wanted: int | None, available: int) -> int:

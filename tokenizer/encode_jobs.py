@@ -6,7 +6,6 @@ its clips one after the other, what each recording is like, and why those that h
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,12 +18,12 @@ from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
-from protocol.tensor_files import read_tensors, write_tensors
+from protocol.tensor_files import json_of, json_tensor, read_tensors, write_tensors
 from tokenizer.audio import check_sound, read_audio_and_facts
 from tokenizer.audio_source import AudioSource
 from tokenizer.audio_stream import AudioFacts
 from tokenizer.byte_cache import ByteCache
-from tokenizer.codec import Codec
+from tokenizer.codec import Codec, latents_of
 from tokenizer.items import Item
 
 CLIPS_PER_JOB = 16
@@ -45,13 +44,11 @@ class ClipTask:
     n_phonemes: int
 
     def to_json(self) -> dict[str, Any]:
-        audio = {**asdict(self.audio), "path": str(self.audio.path)}
-        return {**asdict(self), "audio": audio}
+        return {**asdict(self), "audio": self.audio.to_json()}
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> ClipTask:
-        audio = AudioSource(**{**fields["audio"], "path": Path(fields["audio"]["path"])})
-        return ClipTask(**{**fields, "audio": audio})
+        return ClipTask(**{**fields, "audio": AudioSource.from_json(fields["audio"])})
 
 
 @dataclass(frozen=True)
@@ -177,7 +174,7 @@ def _write(
         for result in results
     ]
     tensors: dict[str, NDArray[Any]] = {
-        "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
+        "about": json_tensor(about),
         "codes": np.concatenate(codes) if codes else np.zeros((0, n_codebooks), np.uint16),  # [sum of T, K]
     }
     if voices is not None:
@@ -195,7 +192,7 @@ class JobResult:
         tensors = read_tensors(path)
         self.codes: NDArray[np.uint16] = tensors["codes"]  # [sum of T, K]
         self._voices: NDArray[np.float32] | None = tensors.get("voices")
-        self.clips = [_encoded(entry) for entry in json.loads(tensors["about"].tobytes())]
+        self.clips = [_encoded(entry) for entry in json_of(tensors["about"])]
         self._ends = np.cumsum([clip.frames for clip in self.clips])
         self._rank = np.cumsum([clip.code is None for clip in self.clips]) - 1
 
@@ -250,11 +247,4 @@ class CodeStore:
 
     def features(self, index: int) -> NDArray[np.float32]:
         """Dequantised latents [T, D] of a clip."""
-        codes = self.codes(index)
-        return np.asarray(sum(self._vectors[book][codes[book]] for book in range(len(codes))), dtype=np.float32)
-
-
-def all_results(path_of: Callable[[int], Path], n_jobs: int) -> Iterator[Encoded]:
-    """What became of every clip, in order."""
-    for number in range(n_jobs):
-        yield from JobResult(path_of(number)).clips
+        return latents_of(self._vectors, self.codes(index))

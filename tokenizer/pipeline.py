@@ -39,7 +39,7 @@ from tokenizer.dataset_writer import (
     write_refused,
     write_shards,
 )
-from tokenizer.encode_jobs import CLIPS_PER_JOB, CodeStore, Encoded, JobResult, all_results, slices
+from tokenizer.encode_jobs import CLIPS_PER_JOB, CodeStore, Encoded, JobResult, slices
 from tokenizer.heldout import check_named, choose_held_out
 from tokenizer.items import Item
 from tokenizer.phonemes import inventory_for
@@ -250,11 +250,13 @@ def _encode(run: _Run, items: list[Item], total: int, speakers: bool) -> list[En
     tasks = slices(items)
     refused, clips, seconds, before = list(run.refused), 0, 0.0, 0.0
     missing: list[Job] = []
+    results: dict[int, list[Encoded]] = {}  # by job; they come in any order
 
     def take(number: int) -> float:
         nonlocal clips, seconds
         heard = 0.0
-        for task, result in zip(tasks[number], JobResult(run.work.job(number)).clips, strict=True):
+        results[number] = JobResult(run.work.job(number)).clips
+        for task, result in zip(tasks[number], results[number], strict=True):
             clips += 1
             heard += 0.0 if result.facts is None else result.facts.seconds
             if result.code is not None:
@@ -275,7 +277,7 @@ def _encode(run: _Run, items: list[Item], total: int, speakers: bool) -> list[En
     for answer in run.workers(missing):
         take(answer["done"])
         run.heard(AudioProgress("audio", clips, len(items), seconds, before))
-    encoded = list(all_results(run.work.job, len(tasks)))
+    encoded = [result for number in range(len(tasks)) for result in results[number]]
     for item, result in zip(items, encoded, strict=True):
         if result.code is not None:
             run.refused.append(Refusal(item.id, result.code, result.reason))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
-from protocol.tensor_files import read_tensors, write_tensors
+from protocol.tensor_files import json_of, json_tensor, read_tensors, write_tensors
 from tokenizer.audio_source import AudioSource
 from tokenizer.corpus import Corpus, Recording, Refusal
 from tokenizer.text_gate import Utterance
@@ -32,13 +31,12 @@ class RecordingTask:
     subtitles: Path | None
 
     def to_json(self) -> dict[str, Any]:
-        audio = {**asdict(self.audio), "path": str(self.audio.path)}
-        return {"audio": audio, "subtitles": None if self.subtitles is None else str(self.subtitles)}
+        return {"audio": self.audio.to_json(), "subtitles": None if self.subtitles is None else str(self.subtitles)}
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> RecordingTask:
-        audio = AudioSource(**{**fields["audio"], "path": Path(fields["audio"]["path"])})
-        return RecordingTask(audio, None if fields["subtitles"] is None else Path(fields["subtitles"]))
+        subtitles = None if fields["subtitles"] is None else Path(fields["subtitles"])
+        return RecordingTask(AudioSource.from_json(fields["audio"]), subtitles)
 
 
 def cut_job(
@@ -77,7 +75,7 @@ def cut_job(
     faults.reach("tokenize.cut.before", recording=number)
     write_tensors(
         path,
-        {"about": np.frombuffer(json.dumps(about).encode(), np.uint8), "embeddings": table.reshape(len(vectors), width)},
+        {"about": json_tensor(about), "embeddings": table.reshape(len(vectors), width)},
     )
     faults.reach("tokenize.cut.after", recording=number)
 
@@ -88,7 +86,7 @@ def read_pieces(path: Path, recording: Recording, corpus: Corpus) -> tuple[list[
     Speakers that subtitles do not name are numbered in each recording, so their names begin with the recording's.
     """
     tensors = read_tensors(path)
-    about, table = json.loads(tensors["about"].tobytes()), tensors["embeddings"]
+    about, table = json_of(tensors["about"]), tensors["embeddings"]
     if about["code"] is not None:
         return [], [Refusal(recording.id, Code(about["code"]), about["reason"])], []
     pieces: list[Utterance] = []

@@ -12,7 +12,7 @@ import soundfile
 from common.errors import Code, HocketError
 from tokenizer.audio_source import AudioSource
 from tokenizer.codec import Codec, load_codec
-from tokenizer.encode_jobs import CLIPS_PER_JOB, ClipTask, CodeStore, JobResult, all_results, encode_job, slices
+from tokenizer.encode_jobs import CLIPS_PER_JOB, ClipTask, CodeStore, JobResult, encode_job, slices
 from tokenizer.items import Item
 
 RATE = 16000
@@ -103,4 +103,4 @@ def test_codes_are_read_back_with_a_bounded_cache(tmp_path: Path, codec: Codec) 
     for index in (0, 1, CLIPS_PER_JOB, 0):
         tight.codes(index)
     assert opened == [0, 1, 0], "one result is kept, whatever its size"
-    assert [result.code for result in all_results(path_of, 2)] == [None] * len(clips)
+    assert [result.code for number in range(2) for result in JobResult(path_of(number)).clips] == [None] * len(clips)
