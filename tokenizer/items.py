@@ -21,6 +21,7 @@ class Item:
         phonemes: ids uint16 [P]. word_starts: uint8 [P]. Of an utterance without transcript: END alone.
         language: BCP 47. speaker, licence: names.
         embedding: float32 [E] of its speaker, where cutting its recording has given one.
+        dropped: characters of the text that have no reading and were left out.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Item:
     speaker: str
     licence: str
     embedding: NDArray[np.float32] | None = None
+    dropped: str = ""
 
     @property
     def transcribed(self) -> bool:

@@ -10,6 +10,7 @@ be listened to), `aligner.safetensors` and `aligners/LANGUAGE.safetensors`, `aud
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -364,7 +365,7 @@ def _write(
             speaker_embedding=_embedding_facts() if embedded else {},
             untranscribed_rows=sum(not item.transcribed for item in used),
             refused_clips=len(left_out),
-            dropped_characters=dict(sorted(run.reader.dropped.items())),
+            dropped_characters=dict(sorted(Counter(sign for item in items for sign in item.dropped).items())),
             licences=sorted({item.licence for item in used}),
         )
         finish(out, key, manifest, run.faults)

@@ -77,7 +77,6 @@ class TextReader:
     """
 
     default: str | None
-    dropped: Counter[str] = field(default_factory=Counter)
     spoken: dict[str, list[str]] = field(default_factory=dict)  # texts that were read, by language
     _phonemizers: dict[str, Phonemizer | HocketError] = field(default_factory=dict)
     _logged: Counter[str] = field(default_factory=Counter)
@@ -114,7 +113,6 @@ class TextReader:
         phonemizer = self.phonemizer(language)
         read = phonemizer.phonemize(utterance.text)
         item = _item(utterance, language, read, phonemizer.inventory)
-        self.dropped.update(read.dropped)
         self.spoken.setdefault(language, []).append(utterance.text)
         if self._logged[language] < LOGGED_CLIPS:
             self._logged[language] += 1
@@ -156,6 +154,7 @@ def _item(utterance: Utterance, language: str, read: PhonemeText, inventory: Pho
         speaker=utterance.speaker,
         licence=utterance.licence,
         embedding=utterance.embedding,
+        dropped=read.dropped,
     )
 
 

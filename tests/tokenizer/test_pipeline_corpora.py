@@ -260,6 +260,15 @@ def test_a_recording_with_subtitles(tmp_path: Path, codec: Codec) -> None:
 
 
 @needs_recordings
+def test_characters_that_a_subtitle_loses_are_counted_once(tmp_path: Path, codec: Codec) -> None:
+    corpus = recording(tmp_path / "corpus", 4, subtitles=True)
+    text = (corpus / "talk.vtt").read_text()
+    first = clip_lines(1)[0][-1]
+    (corpus / "talk.vtt").write_text(text.replace(first, f"{first} \N{PARTY POPPER}"))
+    assert make(corpus, tmp_path / "out", codec).dropped_characters == {"\N{PARTY POPPER}": 1}
+
+
+@needs_recordings
 def test_a_recording_without_subtitles_gives_rows_without_text(tmp_path: Path, codec: Codec) -> None:
     heard: list[AudioProgress] = []
     corpus = recording(tmp_path / "corpus", 6, subtitles=False)
