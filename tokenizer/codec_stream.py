@@ -70,11 +70,6 @@ class CodecStream:
         self._done = 0  # frames that are encoded
         self._finished = False
 
-    @property
-    def done_frames(self) -> int:
-        """Frames whose codes were given out."""
-        return self._done
-
     def push(self, samples: np.ndarray) -> Codes:
         """The codes uint16 [K, t], t >= 0, that can be told after float32 [n] more samples, n >= 0.
 

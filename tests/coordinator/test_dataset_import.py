@@ -76,7 +76,9 @@ def test_a_damaged_or_missing_shard_is_refused(tmp_path: Path) -> None:
 def test_a_shard_under_another_name_is_found_by_its_content(tmp_path: Path) -> None:
     manifest = write(tmp_path / "data", [100])
     (tmp_path / "data" / "shards" / f"{manifest.shards[0].cid}.parquet").rename(tmp_path / "data" / "renamed.bin")
-    import_dataset("data", (), BlockStore(tmp_path / "blocks"), relative_to=tmp_path)
+    store = BlockStore(tmp_path / "blocks")
+    import_dataset("data", (), store, relative_to=tmp_path)
+    assert store.read_file(manifest.shards[0].cid) == (tmp_path / "data" / "renamed.bin").read_bytes()
 
 
 PEAK = """

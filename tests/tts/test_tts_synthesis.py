@@ -40,6 +40,22 @@ def say(stages: list[Stage], utterance: MadeUp, **options: Any) -> NDArray[np.ui
     return speak(stages, utterance.phonemes, utterance.word_starts, durations=utterance.durations, **options)
 
 
+def mixed_at_once(stages: list[Stage], utterance: MadeUp, codes: NDArray[np.uint16], guidance: float) -> torch.Tensor:
+    """What the guided model says of every step [S, K, card] when it is given all codes at once, without a cache."""
+    config = stages[0].config
+    spoken = type(utterance)(**{**vars(utterance), "codes": codes})
+    batch, ctx = collate([spoken, spoken], config), PassContext()
+    with torch.no_grad():
+        states, _ = stages[0].text.encode(batch.phonemes, batch.word_starts, batch.n_phonemes, batch.speaker, batch.language, ctx)
+        hidden = stages[0].text.condition(states, batch.durations, batch.n_frames, torch.tensor([False, True]), ctx)
+        hidden = hidden + stages[0].codes(batch.codes, batch.n_frames, ctx)
+        for stage in stages:
+            hidden = stage._run_blocks(hidden, ctx)
+        given_text, without = stages[-1].heads.logits(hidden)[..., : config.codebook_size].log_softmax(-1)
+    mixed: torch.Tensor = without + guidance * (given_text - without)
+    return mixed
+
+
 def test_a_few_utterances_are_recalled(trained) -> None:  # type: ignore[no-untyped-def]
     stages, utterances = trained
     right = total = 0
@@ -59,16 +75,7 @@ def test_cached_greedy_speech_is_what_the_whole_sequence_at_once_says(guidance: 
     stages = build_stages(config, 3, seed=5)
     (utterance,) = make(1, seed=3, config=config)
     codes = say(stages, utterance, temperature=0.0, guidance=guidance)
-    spoken = type(utterance)(**{**vars(utterance), "codes": codes})
-    batch, ctx = collate([spoken, spoken], config), PassContext()
-    with torch.no_grad():
-        states, _ = stages[0].text.encode(batch.phonemes, batch.word_starts, batch.n_phonemes, batch.speaker, batch.language, ctx)
-        hidden = stages[0].text.condition(states, batch.durations, batch.n_frames, torch.tensor([False, True]), ctx)
-        hidden = hidden + stages[0].codes(batch.codes, batch.n_frames, ctx)
-        for stage in stages:
-            hidden = stage._run_blocks(hidden, ctx)
-        given_text, without = stages[-1].heads.logits(hidden)[..., : config.codebook_size].log_softmax(-1)
-    mixed = without + guidance * (given_text - without)
+    mixed = mixed_at_once(stages, utterance, codes, guidance)
     expected = delay.undelay(mixed.argmax(-1).T[None])[0]
     assert np.array_equal(expected.numpy(), codes)
 
@@ -187,16 +194,7 @@ def test_drawn_speech_with_cached_keys_is_what_the_whole_sequence_draws(guidance
     how = Sampling(seed=11, temperature=0.8, top_k=6, guidance=guidance)
     line = Line(utterance.phonemes, utterance.word_starts, number=2, durations=utterance.durations)
     (codes,) = speak_many(stages, [line], how)
-    spoken = type(utterance)(**{**vars(utterance), "codes": codes})
-    batch, ctx = collate([spoken, spoken], config), PassContext()
-    with torch.no_grad():
-        states, _ = stages[0].text.encode(batch.phonemes, batch.word_starts, batch.n_phonemes, batch.speaker, batch.language, ctx)
-        hidden = stages[0].text.condition(states, batch.durations, batch.n_frames, torch.tensor([False, True]), ctx)
-        hidden = hidden + stages[0].codes(batch.codes, batch.n_frames, ctx)
-        for stage in stages:
-            hidden = stage._run_blocks(hidden, ctx)
-        given_text, without = stages[-1].heads.logits(hidden)[..., : config.codebook_size].log_softmax(-1)
-    mixed = without + guidance * (given_text - without)  # [S, K, card]
+    mixed = mixed_at_once(stages, utterance, codes, guidance)
     again = np.empty_like(codes)
     for book in range(config.n_codebooks):
         for frame in range(codes.shape[1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,16 +22,19 @@ from tts.voice import Voice, decode_in_blocks, find_export, load_voice, write_sp
 TEXT = "The cat sat on the mat."
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def untrained(folder: Path, **about: Any) -> Path:
     """An export of a small untrained model: what it says is noise, but it says it."""
-    folder = tmp_path_factory.mktemp("voice")
     codec = load_codec("hocket-16k", n_codebooks=4)
     codec.save(folder / "codec")
     config = preset("test", n_codebooks=4, codebook_size=codec.codebook_size, n_phonemes=len(ENGLISH_SYMBOLS))
-    card = Card(config=config, phonemes=tuple(ENGLISH_SYMBOLS), languages=("en-US",))
+    card = Card(config=config, phonemes=tuple(ENGLISH_SYMBOLS), languages=("en-US",), **about)
     write_export(folder / "checkpoint", weights_of(build_stage(config, 0, 1, seed=3)), card, folder / "codec")
     return folder / "checkpoint"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained(tmp_path_factory.mktemp("voice"))
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +132,9 @@ def test_phonemes_written_out_are_spoken(voice: Voice) -> None:
 
 
 def test_speakers_sound_different_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
-    codec = load_codec("hocket-16k", n_codebooks=4)
-    codec.save(tmp_path / "codec")
-    config = preset("test", n_codebooks=4, codebook_size=codec.codebook_size, n_phonemes=len(ENGLISH_SYMBOLS))
-    voices = {name: tuple(float(place == at) for place in range(config.speaker_dim)) for at, name in enumerate(("ada", "bo"))}
-    card = Card(config=config, phonemes=tuple(ENGLISH_SYMBOLS), languages=("en-US",), speakers=("ada", "bo"), voices=voices)
-    write_export(tmp_path / "checkpoint", weights_of(build_stage(config, 0, 1, seed=3)), card, tmp_path / "codec")
+    size = preset("test", n_codebooks=4, codebook_size=256, n_phonemes=2).speaker_dim
+    voices = {name: tuple(float(place == at) for place in range(size)) for at, name in enumerate(("ada", "bo"))}
+    untrained(tmp_path, speakers=("ada", "bo"), voices=voices)
     said = {
         name: load_voice(tmp_path / "checkpoint", speaker=name).speak("Good morning.").samples for name in ("ada", "bo", None)
     }

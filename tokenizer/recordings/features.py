@@ -15,7 +15,6 @@ SAMPLE_RATE = 16000
 HOP = 160  # samples between two frames
 N_FFT = 400  # samples of one window, centred on its frame
 N_MELS = 40
-FRAMES_PER_S = SAMPLE_RATE // HOP
 CHUNK = 128  # frames computed together: always as many, so that the last bit does not depend on how the samples came
 
 
