@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tokenizer.audio_source import AudioSource
 from tokenizer.audio_stream import FFMPEG_SUFFIXES, AudioFacts, AudioStream
 from tokenizer.resampling import resample
 
-__all__ = ["AUDIO_SUFFIXES", "audio_files", "check_sound", "read_audio", "read_audio_and_facts", "resample"]
+__all__ = ["AUDIO_SUFFIXES", "audio_files", "check_sound", "has_audio", "read_audio", "read_audio_and_facts", "resample"]
 
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".w64", ".caf", *FFMPEG_SUFFIXES)
 SILENT_PEAK = 1e-3  # -60 dB of full scale
@@ -24,8 +25,17 @@ MIN_SECONDS = 0.02
 
 def audio_files(folder: Path) -> list[Path]:
     """All recordings below `folder` but hidden ones, sorted by path, so that every machine sees them in the same order."""
+    return sorted(_recordings_below(folder))
+
+
+def has_audio(folder: Path) -> bool:
+    """Whether `audio_files` would find any; looks no further than the first."""
+    return next(_recordings_below(folder), None) is not None
+
+
+def _recordings_below(folder: Path) -> Iterator[Path]:
     named = (path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and not path.name.startswith("."))
-    return sorted(path for path in named if path.is_file())
+    return (path for path in named if path.is_file())
 
 
 def read_audio(

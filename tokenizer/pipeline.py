@@ -46,7 +46,7 @@ from tokenizer.items import Item
 from tokenizer.phonemes import inventory_for
 from tokenizer.recording_jobs import RecordingTask, read_pieces
 from tokenizer.rows import MAX_CLIP_S, rows_of
-from tokenizer.text_gate import MAX_REFUSED, TextReader, Utterance, check_cues, check_refused, default_language, utterances_of
+from tokenizer.text_gate import MAX_REFUSED, Passage, TextReader, check_cues, check_refused, default_language, passages_of
 from tokenizer.work import Work, inputs_of, open_work, versions
 from tokenizer.worker_pool import Answer, Job, WorkerSettings, start_workers
 
@@ -187,7 +187,7 @@ def _keep_codec(codec: Codec, work: Work) -> dict[str, Any]:
 
 def _read(run: _Run, heldout: int | Sequence[str] | None) -> list[Item]:
     """All texts, first those that are there before any audio is read, then those of the pieces of recordings."""
-    clips = utterances_of(run.corpus)
+    clips = passages_of(run.corpus)
     items = _read_texts(run, clips)
     cues, bad = check_cues(run.corpus.recordings, run.reader)
     check_refused([*run.refused, *bad], len(items) + len(run.refused) + cues, run.share)
@@ -202,12 +202,12 @@ def _read(run: _Run, heldout: int | Sequence[str] | None) -> list[Item]:
     return items
 
 
-def _read_texts(run: _Run, utterances: Sequence[Utterance]) -> list[Item]:
+def _read_texts(run: _Run, passages: Sequence[Passage]) -> list[Item]:
     items: list[Item] = []
-    for start in range(0, len(utterances), TEXTS_AT_A_TIME):
-        part = utterances[start : start + TEXTS_AT_A_TIME]
+    for start in range(0, len(passages), TEXTS_AT_A_TIME):
+        part = passages[start : start + TEXTS_AT_A_TIME]
         items += run.reader.read_all(part, run.refused)
-        run.report("text", start + len(part), len(utterances))
+        run.report("text", start + len(part), len(passages))
     return items
 
 
@@ -218,7 +218,7 @@ def _check_held_out(run: _Run, items: Sequence[Item], heldout: int | Sequence[st
     choose_held_out([(item.id, item.spoken) for item in items], named)
 
 
-def _cut(run: _Run) -> list[Utterance]:
+def _cut(run: _Run) -> list[Passage]:
     recordings = run.corpus.recordings
     missing = [number for number in range(len(recordings)) if not run.work.cut(number).is_file()]
     jobs: list[Job] = [
@@ -237,7 +237,7 @@ def _cut(run: _Run) -> list[Utterance]:
             continue
         done += 1
         run.report("recordings", done, len(recordings))
-    pieces: list[Utterance] = []
+    pieces: list[Passage] = []
     for number, recording in enumerate(recordings):
         found, refused, uncovered = read_pieces(run.work.cut(number), recording, run.corpus)
         pieces += found

@@ -15,7 +15,7 @@ from common.faults import NO_FAULTS, Faults
 from protocol.tensor_files import json_of, json_tensor, read_tensors, write_tensors
 from tokenizer.audio_source import AudioSource
 from tokenizer.corpus import Corpus, Recording, Refusal
-from tokenizer.text_gate import Utterance
+from tokenizer.text_gate import Passage
 
 if TYPE_CHECKING:
     from tokenizer.recordings.diarise import RecordingTools
@@ -80,7 +80,7 @@ def cut_job(
     faults.reach("tokenize.cut.after", recording=number)
 
 
-def read_pieces(path: Path, recording: Recording, corpus: Corpus) -> tuple[list[Utterance], list[Refusal], list[Refusal]]:
+def read_pieces(path: Path, recording: Recording, corpus: Corpus) -> tuple[list[Passage], list[Refusal], list[Refusal]]:
     """What a recording has become: its pieces; its refusal; and the pieces that no subtitle covers, which are left out.
 
     Speakers that subtitles do not name are numbered in each recording, so their names begin with the recording's.
@@ -89,7 +89,7 @@ def read_pieces(path: Path, recording: Recording, corpus: Corpus) -> tuple[list[
     about, table = json_of(tensors["about"]), tensors["embeddings"]
     if about["code"] is not None:
         return [], [Refusal(recording.id, Code(about["code"]), about["reason"])], []
-    pieces: list[Utterance] = []
+    pieces: list[Passage] = []
     uncovered: list[Refusal] = []
     for number, (piece, vector) in enumerate(zip(about["pieces"], table, strict=True), start=1):
         name = f"{recording.id}-{number:05d}"
@@ -99,7 +99,7 @@ def read_pieces(path: Path, recording: Recording, corpus: Corpus) -> tuple[list[
             continue
         speaker = piece["speaker"] if about["named"] else f"{recording.id}/{piece['speaker']}"
         pieces.append(
-            Utterance(
+            Passage(
                 name, recording.audio, piece["text"], recording.language, speaker, recording.licence or corpus.licence,
                 piece["start_s"], piece["stop_s"], vector if vector.any() else None,
             )

@@ -26,8 +26,8 @@ LOGGED_CLIPS = 3  # phonemes of so many clips a language are logged, for a perso
 
 
 @dataclass(frozen=True)
-class Utterance:
-    """A clip or a piece of a recording before its text is read; `language` as the corpus says, or None."""
+class Passage:
+    """A clip, a cue or a piece of a recording before its text is read; `language` as the corpus says, or None."""
 
     id: str
     audio: AudioSource
@@ -81,11 +81,11 @@ class TextReader:
     _phonemizers: dict[str, Phonemizer | HocketError] = field(default_factory=dict)
     _logged: Counter[str] = field(default_factory=Counter)
 
-    def language_of(self, utterance: Utterance) -> str:
+    def language_of(self, passage: Passage) -> str:
         """Its own language, or else the default; LANGUAGE_REFUSED without either."""
-        language = utterance.language or self.default
+        language = passage.language or self.default
         if language is None:
-            raise HocketError(Code.LANGUAGE_REFUSED, f"{utterance.id} names no language", remedy="give --language")
+            raise HocketError(Code.LANGUAGE_REFUSED, f"{passage.id} names no language", remedy="give --language")
         return language
 
     def phonemizer(self, language: str) -> Phonemizer:
@@ -100,35 +100,35 @@ class TextReader:
             raise HocketError(found.code, found.detail, remedy=found.remedy)
         return found
 
-    def read(self, utterance: Utterance) -> Item:
-        """What an utterance says.
+    def read(self, passage: Passage) -> Item:
+        """What a passage says.
 
         Raises:
             HocketError: NO_PHONEMES, SCRIPT_MISMATCH, LANGUAGE_REFUSED, EXTRA_MISSING.
         """
-        language = self.language_of(utterance)
-        if utterance.text is None:
+        language = self.language_of(passage)
+        if passage.text is None:
             inventory = inventory_for([language])
-            return _item(utterance, language, PhonemeText("", [END], [False]), inventory)
+            return _item(passage, language, PhonemeText("", [END], [False]), inventory)
         phonemizer = self.phonemizer(language)
-        read = phonemizer.phonemize(utterance.text)
-        item = _item(utterance, language, read, phonemizer.inventory)
-        self.spoken.setdefault(language, []).append(utterance.text)
+        read = phonemizer.phonemize(passage.text)
+        item = _item(passage, language, read, phonemizer.inventory)
+        self.spoken.setdefault(language, []).append(passage.text)
         if self._logged[language] < LOGGED_CLIPS:
             self._logged[language] += 1
-            logger.info("%s (%s) says: %s", utterance.id, language, write_phonemes(read))
+            logger.info("%s (%s) says: %s", passage.id, language, write_phonemes(read))
         return item
 
-    def read_all(self, utterances: Sequence[Utterance], refused: list[Refusal]) -> list[Item]:
+    def read_all(self, passages: Sequence[Passage], refused: list[Refusal]) -> list[Item]:
         """What each of them says; those that say nothing are added to `refused`. An extra that is missing ends the work."""
         items: list[Item] = []
-        for utterance in utterances:
+        for passage in passages:
             try:
-                items.append(self.read(utterance))
+                items.append(self.read(passage))
             except HocketError as error:
-                if error.code is Code.EXTRA_MISSING or (error.code is Code.LANGUAGE_REFUSED and utterance.language is None):
+                if error.code is Code.EXTRA_MISSING or (error.code is Code.LANGUAGE_REFUSED and passage.language is None):
                     raise
-                refused.append(Refusal(utterance.id, error.code, error.detail))
+                refused.append(Refusal(passage.id, error.code, error.detail))
         return items
 
     def check_languages(self) -> None:
@@ -140,28 +140,28 @@ class TextReader:
                 raise HocketError(Code.LANGUAGE_REFUSED, f"{language}: {verdict.reason}", remedy=remedy)
 
 
-def _item(utterance: Utterance, language: str, read: PhonemeText, inventory: PhonemeInventory) -> Item:
+def _item(passage: Passage, language: str, read: PhonemeText, inventory: PhonemeInventory) -> Item:
     return Item(
-        id=utterance.id,
-        audio=utterance.audio,
-        start_s=utterance.start_s,
-        stop_s=utterance.stop_s,
-        text=utterance.text or "",
+        id=passage.id,
+        audio=passage.audio,
+        start_s=passage.start_s,
+        stop_s=passage.stop_s,
+        text=passage.text or "",
         spoken=read.spoken,
         phonemes=inventory.encode(read.phonemes),
         word_starts=np.array(read.word_starts, dtype=np.uint8),
         language=language,
-        speaker=utterance.speaker,
-        licence=utterance.licence,
-        embedding=utterance.embedding,
+        speaker=passage.speaker,
+        licence=passage.licence,
+        embedding=passage.embedding,
         dropped=read.dropped,
     )
 
 
-def utterances_of(corpus: Corpus) -> list[Utterance]:
+def passages_of(corpus: Corpus) -> list[Passage]:
     """The clips of a corpus, with speaker and licence of the corpus where they name none."""
     return [
-        Utterance(
+        Passage(
             clip.id, clip.audio, clip.text, clip.language, clip.speaker or corpus.speaker, clip.licence or corpus.licence,
             clip.start_s, clip.stop_s,
         )
@@ -187,7 +187,7 @@ def check_cues(recordings: Sequence[Recording], reader: TextReader) -> tuple[int
             continue
         count += len(cues)
         said = [
-            Utterance(f"{recording.id} at {cue.start_s:.1f} s", recording.audio, cue.text, recording.language, "", "")
+            Passage(f"{recording.id} at {cue.start_s:.1f} s", recording.audio, cue.text, recording.language, "", "")
             for cue in cues
         ]
         reader.read_all(said, refused)

@@ -105,8 +105,12 @@ def start_workers(
 
         yield do
         return
-    hello = {"codec": str(folder.absolute()), "n_codebooks": codec.n_codebooks, "threads": settings.threads}
-    hello["batch_size"] = settings.batch_size
+    hello = {
+        "codec": str(folder.absolute()),
+        "n_codebooks": codec.n_codebooks,
+        "threads": settings.threads,
+        "batch_size": settings.batch_size,
+    }
     pool = _Pool(settings, hello)
     try:
         yield pool.run

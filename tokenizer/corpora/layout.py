@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from common.errors import Code, HocketError
-from tokenizer.audio import AUDIO_SUFFIXES, audio_files
+from tokenizer.audio import AUDIO_SUFFIXES, has_audio
 from tokenizer.corpora.facts import read_facts, read_heldout
 from tokenizer.corpora.folder import read_one, scan_folder
 from tokenizer.corpora.ljspeech import scan_ljspeech
@@ -88,7 +88,7 @@ def _layout_of_folder(folder: Path) -> str:
         lines = (folder / "metadata.csv").is_file() and folder / "metadata.csv" not in tables
     except OSError as error:
         raise unreadable(f"{folder} ({error.strerror})") from error
-    loose = bool(tars) and bool(audio_files(folder))
+    loose = bool(tars) and has_audio(folder)
     kinds = {"metadata.csv with wavs/": lines, "tars": bool(tars), "recordings beside them": loose}
     found = [*(kind for kind, is_there in kinds.items() if is_there), *(table.name for table in tables)]
     if len(found) > 1:
@@ -99,7 +99,7 @@ def _layout_of_folder(folder: Path) -> str:
         return "table"
     if tars:
         return "webdataset"
-    if audio_files(folder):
+    if has_audio(folder):
         return "folder"
     remedy = "give a folder with recordings and their texts, a table of them, or WebDataset tars"
     raise unreadable(f"{folder} has no metadata.csv, no other table, no tar and no recordings", remedy)

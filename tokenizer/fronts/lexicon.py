@@ -68,11 +68,6 @@ class Lexicon:
         with self._lock:
             return self._kept(word)
 
-    def guess(self, word: str) -> tuple[str, ...]:
-        """What the letter-to-sound model gives, whether the lexicon has the word or not."""
-        with self._lock:
-            return tuple(self._mend(word, [part for part in self._guess(word) if part.strip()]))
-
     def _look_up(self, word: str) -> tuple[str, ...]:
         found = self._words.execute("SELECT phonemes FROM words WHERE word = ?", (word,)).fetchone()
         raw = found[0].split() if found else [part for part in self._guess(word) if part.strip()]
