@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from common.files import atomic_write
+from tokenizer.parquet_footer import ColumnFacts, read_footer
 from tokenizer.shard_decode import TEXTS, decode_rows
 from tokenizer.utterance import Utterance
 
@@ -126,8 +127,9 @@ def open_shard(source: bytes | memoryview | Path) -> Iterator[pq.ParquetFile]:
         HocketError: SHARD_DAMAGED.
     """
     try:
+        groups = read_footer(source)
         file = pq.ParquetFile(source if isinstance(source, Path) else pa.BufferReader(source))
-        _check_header(file)
+        _check_header(file, groups)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise HocketError(Code.SHARD_DAMAGED, f"it is not a readable Parquet file ({str(error)[:120]})") from error
     try:
@@ -159,14 +161,14 @@ def _read(file: pq.ParquetFile, group: int | None, codebook_size: int, n_symbols
     return decode_rows(table, codebook_size=codebook_size, n_symbols=n_symbols)
 
 
-def _check_header(file: pq.ParquetFile) -> None:
+def _check_header(file: pq.ParquetFile, columns: list[list[ColumnFacts]]) -> None:
     metadata, schema = file.metadata, file.schema_arrow
     if (schema.metadata or {}).get(b"format") != FORMAT.encode():
         raise HocketError(Code.SHARD_DAMAGED, f"it is not of the format {FORMAT}")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    values = sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
+    values = sum(column.n_values for group in columns for column in group)
     # Repeated values take almost no room in a file, so their number is bounded as well as their bytes.
-    texts = sum(_most_text_bytes(group) for group in groups)
+    texts = sum(_most_text_bytes(group) for group in columns)
     if max(sum(group.total_byte_size for group in groups), 4 * values, texts) > MAX_SHARD_BYTES:
         raise HocketError(Code.SHARD_DAMAGED, f"it says to hold more than {MAX_SHARD_BYTES} bytes")
     embedding = schema.field("speaker_embedding").type if "speaker_embedding" in schema.names else None
@@ -175,13 +177,10 @@ def _check_header(file: pq.ParquetFile) -> None:
         raise HocketError(Code.SHARD_DAMAGED, f"its columns are not those of {FORMAT}")
 
 
-def _most_text_bytes(group: pq.RowGroupMetaData) -> int:
+def _most_text_bytes(group: list[ColumnFacts]) -> int:
     """Bound of what a row group's texts take once read: with a dictionary, each row may name its longest entry."""
-    most = 0
-    for column in (group.column(index) for index in range(group.num_columns)):
-        if column.path_in_schema in TEXTS and (column.has_dictionary_page or any("DICT" in name for name in column.encodings)):
-            most += column.num_values * column.total_uncompressed_size
-    return most
+    texts = (column for column in group if column.path in TEXTS and column.has_dictionary)
+    return sum(column.n_values * column.uncompressed_bytes for column in texts)
 
 
 def shuffled_text(utterances: Sequence[Utterance], seed: int) -> list[Utterance]:

@@ -6,10 +6,11 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from tokenizer.corpora.model import unreadable
 from tokenizer.corpora.rows import SYNONYMS, RowReader, columns_of
+from tokenizer.parquet_footer import read_footer
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 MAX_LINE = 1 << 20  # characters of a line
@@ -156,7 +157,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
                 if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
                     detail = f"the column {name} of {path} is {str(kind)[:80]}"
                     raise unreadable(detail, "write texts and paths of recordings, not bytes or lists")
-            _check_groups(path, file.metadata, set(columns.values()))
+            _check_groups(path, set(columns.values()))
             number = 0
             for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME, columns=list(columns.values())):
                 for row in batch.to_pylist():
@@ -167,12 +168,10 @@ def _parquet(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
         raise unreadable(detail, "write it again, and check that it is whole") from error
 
 
-def _check_groups(path: Path, metadata: Any, names: set[str]) -> None:
+def _check_groups(path: Path, names: set[str]) -> None:
     """Find out before it is unpacked that a row group would not fit in memory."""
-    for group in range(metadata.num_row_groups):
-        about = metadata.row_group(group)
-        columns = (about.column(column) for column in range(about.num_columns))
-        size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in names)
+    for group, columns in enumerate(read_footer(path)):
+        size = sum(column.uncompressed_bytes for column in columns if column.path in names)
         if size > MAX_GROUP_BYTES:
             detail = f"row group {group} of {path} unpacks to {size} bytes, at most {MAX_GROUP_BYTES} are read"
             raise unreadable(detail, "write it in smaller row groups")
