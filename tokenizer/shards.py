@@ -29,6 +29,7 @@ __all__ = [
 
 FORMAT = "hocket-shard/1"
 ROW_GROUP_BYTES = 2**20
+MAX_EMBEDDING = 4096  # numbers of a speaker embedding; rows without one are filled up to it when they are read
 MAX_SHARD_BYTES = 256 * 2**20  # decompressed; larger ones are refused before they are read
 COMPRESSION = "zstd"
 # Few values, often repeated: as a dictionary a code takes as many bits as its codebook needs, before compression.
@@ -68,7 +69,7 @@ def shard_bytes(rows: Sequence[Utterance]) -> bytes:
     for row in rows:
         row.check()
     sizes = {len(row.speaker_embedding) for row in rows if row.speaker_embedding is not None}
-    if len(sizes) > 1:
+    if len(sizes) > 1 or max(sizes, default=1) > MAX_EMBEDDING:
         raise HocketError(Code.SHARD_DAMAGED, f"speaker embeddings of {sorted(sizes)} numbers in one shard")
     schema = _schema(sizes.pop() if sizes else 1)
     stream = io.BytesIO()
@@ -173,7 +174,7 @@ def _check_header(file: pq.ParquetFile, columns: list[list[ColumnFacts]]) -> Non
         raise HocketError(Code.SHARD_DAMAGED, f"it says to hold more than {MAX_SHARD_BYTES} bytes")
     embedding = schema.field("speaker_embedding").type if "speaker_embedding" in schema.names else None
     size = embedding.list_size if isinstance(embedding, pa.FixedSizeListType) else 0
-    if size < 1 or not schema.equals(_schema(size), check_metadata=False):
+    if not 1 <= size <= MAX_EMBEDDING or not schema.equals(_schema(size), check_metadata=False):
         raise HocketError(Code.SHARD_DAMAGED, f"its columns are not those of {FORMAT}")
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_up_dataset import made_up_row
 
+from common.errors import Code, HocketError
 from tokenizer.parquet_footer import MAX_FOOTER_BYTES, ColumnFacts, parse_footer, read_footer
-from tokenizer.shards import shard_bytes
+from tokenizer.shards import MAX_EMBEDDING, read_shard, shard_bytes
 
 ROWS = st.lists(st.tuples(st.text(max_size=9), st.lists(st.integers(0, 65535), max_size=5)), min_size=1, max_size=30)
 
@@ -113,3 +115,31 @@ def test_no_damaged_footer_ends_the_process(tmp_path: Path, kind: str) -> None:
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-500:]
     assert int(ran.stdout) > 500
+
+
+def test_an_embedding_of_a_thousand_million_numbers_is_refused_before_room_is_made_for_it(tmp_path: Path) -> None:
+    # One changed character of the schema that Arrow keeps in the footer is enough to ask for 16 GB.
+    path = tmp_path / "whole"
+    path.write_bytes(shard_bytes([made_up_row(number) for number in range(4)]))
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "from common.errors import HocketError\nfrom tokenizer.shards import read_shard\n"
+        "whole = open(sys.argv[1], 'rb').read()\n"
+        "length = int.from_bytes(whole[-8:-4], 'little')\n"
+        "for at in range(len(whole) - 8 - length, len(whole) - 8, 3):\n"
+        "    for value in (57, 65, 81):\n"
+        "        damaged = bytearray(whole); damaged[at] = value\n"
+        "        try:\n            read_shard(bytes(damaged))\n"
+        "        except HocketError as error:\n            assert 'malloc' not in error.detail, error.detail\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True, text=True)
+
+
+def test_embeddings_are_bounded() -> None:
+    vector = np.zeros(MAX_EMBEDDING + 1, np.float32)
+    vector[0] = 1
+    with pytest.raises(HocketError) as caught:
+        shard_bytes([made_up_row(1, speaker_embedding=vector)])
+    assert caught.value.code is Code.SHARD_DAMAGED
+    (row,) = read_shard(shard_bytes([made_up_row(1, speaker_embedding=vector[:-1])]))
+    assert row.speaker_embedding is not None and len(row.speaker_embedding) == MAX_EMBEDDING
