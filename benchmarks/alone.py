@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.result import BenchResult, machine_facts
 from common.errors import Code, HocketError
 from coordinator.leases import Cursor, Sizes, next_range
-from coordinator.model_choice import speaker_size
+from coordinator.model_choice import choose_model
 from coordinator.run_config import RunConfig
 from protocol.manifest import DatasetManifest, read_manifest
 
@@ -37,7 +37,6 @@ def train_alone(config: RunConfig, data: Path, *, threads: int, say: Callable[[s
     import torch
 
     from tokenizer.reader import DatasetReader
-    from tts.config import preset
     from tts.evaluate_loss import heldout_loss
     from tts.reference import InnerSettings, ReferenceTrainer, cut_microbatches
 
@@ -56,14 +55,7 @@ def train_alone(config: RunConfig, data: Path, *, threads: int, say: Callable[[s
         microbatches_per_inner_step=rounds.microbatches_per_inner_step,
     )
     steps = rounds.count * rounds.inner_steps
-    model = preset(
-        config.model.preset,
-        n_codebooks=int(manifest.codec["n_codebooks"]),
-        codebook_size=int(manifest.codec["codebook_size"]),
-        n_phonemes=len(manifest.phonemes),
-        n_languages=len(manifest.languages),
-        **speaker_size(manifest),
-    )
+    model = choose_model(config, manifest)
     settings = InnerSettings(
         peak_lr=rounds.inner_lr,
         floor=rounds.lr_floor,
