@@ -23,10 +23,9 @@ from tokenizer.resampling import Resampler
 MIN_RATE, MAX_RATE = 4000, 200_000  # Hz; a rate far outside would need a huge table of taps
 MAX_CHANNELS = 64
 FULL_SCALE = 0.999
-# Formats in which libsndfile finds a sample exactly; others are read from the start.
-SEEKABLE = ("WAV", "WAVEX", "FLAC", "AIFF", "W64", "RF64", "CAF", "AU")
-# Formats that say how many samples there are; an estimate of other ones is no promise.
-COUNTED = (*SEEKABLE, "OGG")
+# Formats in which libsndfile finds a sample exactly (bit for bit what reading from the start gives) and whose headers say how
+# many there are. Others are read from the start; an MP3 gives another last bit where it is entered in the middle.
+SEEKABLE = ("WAV", "WAVEX", "FLAC", "OGG", "AIFF", "W64", "RF64", "CAF", "AU")
 SLACK_S = 0.1  # by which the times of a table may go beyond the end of a recording
 # The only containers FFmpeg may find in a file. It knows others that make it open more files, or wait on a network port.
 FFMPEG_FORMATS = (
@@ -163,7 +162,7 @@ class AudioStream:
             if len(part):
                 self._note(part)
                 yield part
-        wanted = self._reader.frames if self._reader.counted else None
+        wanted = self._reader.frames if self._reader.exact else None
         if self._stop is not None:
             if at < self._stop - SLACK_S * self.rate or at <= self._start:
                 raise self._too_short(at, f"to {self._stop / self.rate:.2f}")
@@ -224,7 +223,7 @@ class _SoundFileReader:
         else:
             self._sound = soundfile.SoundFile(file)
         self.rate, self.channels = int(self._sound.samplerate), int(self._sound.channels)
-        self.exact, self.counted = self._sound.format in SEEKABLE, self._sound.format in COUNTED
+        self.exact = self._sound.format in SEEKABLE
         self.frames: int | None = int(self._sound.frames) if self._sound.frames < 2**62 else None
 
     def skip_to(self, start: int) -> int:
@@ -247,7 +246,7 @@ class _SoundFileReader:
 class _AvReader:
     """Frames by FFmpeg."""
 
-    counted = False  # its length is that of the longest track, to a millisecond
+    exact = False  # its length is that of the longest track, to a millisecond
 
     def __init__(self, file: BinaryIO, source: AudioSource, why: str) -> None:
         import av

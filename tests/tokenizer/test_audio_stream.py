@@ -86,6 +86,19 @@ def test_a_part_is_exact_to_the_sample(tmp_path: Path, suffix: str) -> None:
     assert np.array_equal(read_audio(path, 16000, start_s=3.0), whole[48000:])
 
 
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_a_part_of_an_ogg_is_found_without_reading_what_lies_before_it(tmp_path: Path, subtype: str) -> None:
+    path = tmp_path / "a.ogg"
+    with soundfile.SoundFile(path, "w", 16000, 1, format="OGG", subtype=subtype) as out:
+        for second in range(20):
+            out.write(speech(1.0, 16000, second))
+    whole = read_audio(path, 16000)
+    for start in np.random.default_rng(3).integers(0, len(whole) - 8000, 25).tolist():
+        assert np.array_equal(read_audio(path, 16000, start_s=start / 16000, stop_s=start / 16000 + 0.5), whole[start : start + 8000])
+        with AudioStream(AudioSource(path), 16000, start_s=start / 16000) as stream:
+            assert stream._reader.skip_to(start) == start
+
+
 def test_a_recording_inside_another_file_is_read_in_place(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.flac", speech(1.0), 16000)
     data = (tmp_path / "a.flac").read_bytes()
