@@ -48,8 +48,12 @@ def tokenize(
         Path | None, typer.Option("--aligner", help="An aligner of an earlier dataset, for a corpus too small to learn one.")
     ] = None,
     speakers: Annotated[
-        bool, typer.Option("--speakers", help="Embed the speaker of every clip (needs the extra `recordings`).")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--speakers/--no-speakers",
+            help="Embed the speaker of every clip (needs the extra `recordings`); done by itself where there is more than one.",
+        ),
+    ] = None,
     max_clip_s: Annotated[float, typer.Option("--max-clip-s", min=0.1, help="Seconds; longer clips are cut at pauses.")] = 20.0,
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Windows of speech embedded together; else by free memory.")

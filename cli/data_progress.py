@@ -79,7 +79,7 @@ class TokenizeSettings:
     device: str
     allow_refused: float
     aligner: Path | None
-    speakers: bool
+    speakers: bool | None
     max_clip_s: float
     batch_size: int | None
     threads: int
@@ -169,6 +169,7 @@ def tokenize_with_progress(corpus: Path, out: Path, key_path: Path, settings: To
         "phonemes": len(manifest.phonemes) - 1,
         "languages": manifest.languages,
         "speakers": manifest.speakers,
+        "voices": sorted(manifest.voices),
         "licences": manifest.licences,
         "dropped_characters": manifest.dropped_characters,
         "signer": key.member_id,

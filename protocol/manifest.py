@@ -8,6 +8,7 @@ its CID is as good as its signature.
 from __future__ import annotations
 
 import json
+import math
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,6 +19,9 @@ from protocol.identity import MemberKey, member_id, public_from_member_id, verif
 
 DOCUMENT_PREFIX = b"hocket-document-1:"
 MAX_DOCUMENT_BYTES = 64 * 2**20
+MAX_EMBEDDING = 4096  # numbers of a speaker embedding; rows without one are filled up to it when they are read
+MAX_VOICES = 1024  # so that a manifest stays one that is sent whole: 2.5 MB of voices of 256 numbers
+VOICE_DIGITS = 6  # of a number of a voice, so that canonical JSON is short
 
 
 def _invalid(reason: str) -> HocketError:
@@ -197,6 +201,8 @@ class DatasetManifest(_Part):
         aligner_cid: of the first language's aligner. aligners: of each language's.
         audio_cid: of `audio.jsonl`, what each recording was like.
         speaker_embedding: "dim" and "encoder" of the rows' speaker embeddings; empty where no row has one.
+        voices: by speaker the mean embedding [dim] of the clips, of unit length; of the speakers with most clips where there are
+            more than MAX_VOICES. A speaker none of whose clips is long enough has none.
         untranscribed_rows: rows without a text. refused_clips: how many were left out.
         dropped_characters: how often a character without a reading was left out of a text.
     """
@@ -213,6 +219,7 @@ class DatasetManifest(_Part):
     aligners: dict[FileTag, Cid] = {}
     audio_cid: Cid | None = None
     speaker_embedding: dict[str, Any] = {}
+    voices: Annotated[dict[str, list[float]], Field(max_length=MAX_VOICES)] = {}
     untranscribed_rows: Count = 0
     refused_clips: Count = 0
     dropped_characters: dict[str, Count] = {}
@@ -228,8 +235,21 @@ class DatasetManifest(_Part):
     @model_validator(mode="after")
     def _speaker_embedding_has_a_size(self) -> DatasetManifest:
         size = self.speaker_embedding.get("dim")
-        if self.speaker_embedding and not (type(size) is int and 1 <= size <= 4096):
+        if self.speaker_embedding and not (type(size) is int and 1 <= size <= MAX_EMBEDDING):
             raise ValueError(f"a speaker embedding of {size!r} numbers")
+        return self
+
+    @model_validator(mode="after")
+    def _voices_are_embeddings_of_speakers(self) -> DatasetManifest:
+        size, speakers = self.speaker_embedding.get("dim"), set(self.speakers)
+        for name, voice in self.voices.items():
+            if name not in speakers:
+                raise ValueError(f"a voice of {name[:60]!r}, who is no speaker")
+            if len(voice) != size:
+                raise ValueError(f"the voice of {name[:60]!r} has {len(voice)} numbers, not {size}")
+            # Summed exactly, in whatever order; a number that overflows is far from 1 as well.
+            if not abs(math.sqrt(math.fsum(min(abs(value), 2.0) ** 2 for value in voice)) - 1) < 1e-3:
+                raise ValueError(f"the voice of {name[:60]!r} has not the length 1")
         return self
 
 

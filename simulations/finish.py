@@ -168,6 +168,7 @@ def export_checkpoint(order: Order, fetched: Fetched, store: BlockStore, state: 
         phonemes=tuple(dataset.phonemes),
         languages=tuple(dataset.languages),
         speakers=tuple(dataset.speakers),
+        voices={name: tuple(voice) for name, voice in sorted(dataset.voices.items())},
         origin={
             "run": manifest.run_id,
             "round": manifest.round,

@@ -51,10 +51,9 @@ class Row:
     frames: slice
 
 
-def utterance_of(row: Row, item: Item, store: CodeStore) -> Utterance:
-    """The row with its codes and the embedding of its speaker."""
+def utterance_of(row: Row, item: Item, store: CodeStore, embedding: NDArray[np.float32] | None) -> Utterance:
+    """The row with its codes and the embedding [E] of its speaker."""
     codes = np.ascontiguousarray(store.codes(row.index)[:, row.frames])
-    embedding = item.embedding if item.embedding is not None else store.voice(row.index)
     return Utterance(
         id=row.id,
         text=row.text,

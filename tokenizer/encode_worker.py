@@ -39,6 +39,7 @@ class Worker:
         self._load, self._device, self._faults, self._say = codec, device, faults, say
         self._codec: Codec | None = None
         self._voice: VoiceOf | None = None
+        self._encoder: Any = None
         self._tools: Any = None
 
     def do(self, job: dict[str, Any]) -> None:
@@ -59,7 +60,7 @@ class Worker:
         if job["speakers"] and self._voice is None:
             from tokenizer.recordings.clip_voice import ClipVoice
 
-            self._voice = ClipVoice(self._recording_tools().encoder)
+            self._voice = ClipVoice(self._speaker_encoder())
         clips = [ClipTask.from_json(clip) for clip in job["clips"]]
         voice = self._voice if job["speakers"] else None
         encode_job(clips, self._codec, Path(job["path"]), voice_of=voice, faults=self._faults, number=job["number"])
@@ -73,11 +74,19 @@ class Worker:
         task = RecordingTask.from_json(job["recording"])
         cut_job(task, self._recording_tools(), Path(job["path"]), heard=heard, faults=self._faults, number=job["number"])
 
+    def _speaker_encoder(self) -> Any:
+        if self._encoder is None:
+            from tokenizer.recordings.embed import SpeakerEncoder
+
+            self._encoder = SpeakerEncoder(self._device, self._batch_size)
+        return self._encoder
+
     def _recording_tools(self) -> Any:
         if self._tools is None:
             from tokenizer.recordings.diarise import RecordingTools
+            from tokenizer.recordings.vad import SileroVad
 
-            self._tools = RecordingTools.load(self._device, self._batch_size)
+            self._tools = RecordingTools(SileroVad(), self._speaker_encoder())
         return self._tools
 
 

@@ -45,8 +45,11 @@ from tokenizer.heldout import check_named, choose_held_out
 from tokenizer.items import Item
 from tokenizer.phonemes import inventory_for
 from tokenizer.recording_jobs import RecordingTask, read_pieces
+from tokenizer.recordings.extras import check_speaker_extra
 from tokenizer.rows import MAX_CLIP_S, rows_of
+from tokenizer.speakers import DatasetVoices, embeds_speakers, listed_voices, speakers_of
 from tokenizer.text_gate import MAX_REFUSED, Passage, TextReader, check_cues, check_refused, default_language, passages_of
+from tokenizer.utterance import Utterance
 from tokenizer.work import Work, inputs_of, open_work, versions
 from tokenizer.worker_pool import Answer, Job, WorkerSettings, start_workers
 
@@ -101,7 +104,7 @@ def tokenize(
     devices: Sequence[str] | None = None,
     allow_refused: float = MAX_REFUSED,
     aligner: Path | None = None,
-    speakers: bool = False,
+    speakers: bool | None = None,
     max_clip_s: float = MAX_CLIP_S,
     batch_size: int | None = None,
     heard: Callable[[AudioProgress], None] | None = None,
@@ -124,7 +127,8 @@ def tokenize(
         processes: that cut and encode. devices: of these in turn, all of one kind; the CPU by default.
         allow_refused: the share of the clips that may be refused.
         aligner: a file of an aligner to use instead of learning one, for the languages that it knows.
-        speakers: embed the speaker of each clip.
+        speakers: embed the speaker of each clip; None: where the corpus has more than one. False: no row has an embedding, not
+            even those of recordings.
         max_clip_s: longer clips are cut at pauses.
         batch_size: windows of speech embedded together; None: by the free memory of the device.
         heard: called with the hours that are done.
@@ -146,9 +150,12 @@ def tokenize(
     with open_work(out) as work:
         found = scan_corpus(corpus)
         reader = TextReader(default_language(found, language))
+        embeds = embeds_speakers(found, speakers)
+        if embeds:
+            check_speaker_extra(len(speakers_of(found)))
         facts = _keep_codec(codec, work)
         resumed = work.bind({
-            "inputs": inputs_of(found), "language": reader.default, "codec": facts, "device": spread.kind, "speakers": speakers,
+            "inputs": inputs_of(found), "language": reader.default, "codec": facts, "device": spread.kind, "speakers": embeds,
             "threads": spread.threads, "batch_size": batch_size, "clips_per_job": CLIPS_PER_JOB, "versions": versions(),
         })  # fmt: skip
         faults = Faults(plan)
@@ -165,7 +172,7 @@ def tokenize(
             settings = AlignSettings(facts, codec.frame_rate, seed, aligner)
             if aligner is not None:
                 check_aligner(aligner, sorted({item.language for item in items if item.transcribed}), settings)
-            encoded = _encode(run, items, total, speakers)
+            encoded = _encode(run, items, total, embeds)
         usable = [index for index, result in enumerate(encoded) if result.code is None]
         named = found.heldout if heldout is None else heldout
         held = choose_held_out([(items[index].id, items[index].spoken) for index in usable], named)
@@ -173,7 +180,8 @@ def tokenize(
         aligned = _align(run, items, usable, held, store, settings)
         check_refused(run.refused, total, allow_refused)
         rows = rows_of(items, encoded, aligned, codec.frame_rate, max_clip_s)
-        return _write(run, out, items, encoded, rows, held, aligned, store, key, shard_target_bytes)
+        voices = None if speakers is False else DatasetVoices(items, [row.index for row in rows], held, store.voice)
+        return _write(run, out, items, encoded, rows, held, aligned, store, voices, key, shard_target_bytes)
 
 
 def _keep_codec(codec: Codec, work: Work) -> dict[str, Any]:
@@ -316,6 +324,7 @@ def _write(
     held: set[str],
     aligned: dict[str, Aligned],
     store: CodeStore,
+    voices: DatasetVoices | None,
     key: MemberKey,
     target_bytes: int,
 ) -> DatasetManifest:
@@ -332,14 +341,8 @@ def _write(
     def facts() -> Iterator[tuple[str, AudioFacts]]:
         return ((item.id, result.facts) for item, result in zip(items, encoded, strict=True) if result.facts is not None)
 
-    embedded = False
-
-    def filled(part: Sequence[Row]) -> Iterator[Any]:
-        nonlocal embedded
-        for row in part:
-            utterance = utterance_of(row, items[row.index], store)
-            embedded = embedded or utterance.speaker_embedding is not None
-            yield utterance
+    def filled(part: Sequence[Row]) -> Iterator[Utterance]:
+        return (utterance_of(row, items[row.index], store, None if voices is None else voices.of(row.index)) for row in part)
 
     try:
         shards = write_shards(out / "shards", filled(training), target_bytes, done, run.faults)
@@ -362,7 +365,8 @@ def _write(
             aligner_cid=next(iter(cids.values()), None),
             aligners=cids,
             audio_cid=file_cid(out / "audio.jsonl"),
-            speaker_embedding=_embedding_facts() if embedded else {},
+            speaker_embedding=_embedding_facts() if voices is not None and voices.means else {},
+            voices={} if voices is None else listed_voices(voices.means),
             untranscribed_rows=sum(not item.transcribed for item in used),
             refused_clips=len(left_out),
             dropped_characters=dict(sorted(Counter(sign for item in items for sign in item.dropped).items())),

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from common.files import atomic_write
+from protocol.manifest import MAX_EMBEDDING
 from tokenizer.parquet_footer import ColumnFacts, read_footer
 from tokenizer.shard_decode import TEXTS, decode_rows
 from tokenizer.utterance import Utterance
@@ -29,7 +30,6 @@ __all__ = [
 
 FORMAT = "hocket-shard/1"
 ROW_GROUP_BYTES = 2**20
-MAX_EMBEDDING = 4096  # numbers of a speaker embedding; rows without one are filled up to it when they are read
 MAX_SHARD_BYTES = 256 * 2**20  # decompressed; larger ones are refused before they are read
 COMPRESSION = "zstd"
 # Few values, often repeated: as a dictionary a code takes as many bits as its codebook needs, before compression.

@@ -37,7 +37,8 @@ class Card:
 
     Args:
         config: of the model. phonemes: symbols by id. languages, speakers: names by id.
-        voices: embedding [E] by name of the speakers that the model can tell apart; empty for a model of one voice.
+        voices: mean embedding [E] by name of the speakers that the model was trained with; empty where it was trained without
+            embeddings, so that it cannot tell speakers apart.
         origin: where the model came from (run, round, CID, licences); for people.
     """
 
@@ -79,6 +80,10 @@ def write_export(path: Path, weights: Mapping[str, NDArray[Any]], card: Card, co
         raise HocketError(Code.OUTPUT_EXISTS, str(path))
     if len(card.phonemes) != card.config.n_phonemes:
         raise HocketError(Code.CHECKPOINT_INVALID, f"{len(card.phonemes)} phonemes for a model of {card.config.n_phonemes}")
+    for name, voice in card.voices.items():
+        if len(voice) != card.config.speaker_dim:
+            detail = f"the voice {name!r} has {len(voice)} numbers, the model takes {card.config.speaker_dim}"
+            raise HocketError(Code.CHECKPOINT_INVALID, detail)
     expected = {info.name: info.shape for info in expected_tensors(card.config, 0, 1)}
     found = {name: tuple(array.shape) for name, array in weights.items()}
     if found != expected:

@@ -94,7 +94,7 @@ def change(table: Path, place: int, **columns: object) -> None:
 def test_speakers_licences_and_languages_are_those_of_the_rows(tmp_path: Path, codec: Codec) -> None:
     table = table_of(tmp_path / "corpus", 8, language="EN_us", speaker="ada", licence="CC0-1.0")
     change(table, 2, speaker="bo", licence="CC-BY-4.0", language="en-GB")
-    manifest = make(table, tmp_path / "out", codec, None)
+    manifest = make(table, tmp_path / "out", codec, None, speakers=False)
     assert (manifest.languages, manifest.speakers) == (["en-GB", "en-US"], ["ada", "bo"])
     assert manifest.licences == ["CC-BY-4.0", "CC0-1.0"]
     assert sorted(manifest.aligners) == ["en-GB", "en-US"]
@@ -121,7 +121,7 @@ def test_a_mixed_corpus(tmp_path: Path, codec: Codec) -> None:
             shutil.copy(source, target)
             rows.append({"audio": target.name, "text": texts[-1], "language": language, "speaker": name})
     (tmp_path / "corpus" / "table.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    manifest = make(tmp_path / "corpus", tmp_path / "out", codec, None)
+    manifest = make(tmp_path / "corpus", tmp_path / "out", codec, None, speakers=False)
     assert manifest.languages == ["en-US", "fr-CA"] == sorted(manifest.aligners)
     made = rows_of(tmp_path / "out", manifest)
     assert sum(row.language == "fr-CA" for row in made) == 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import ModuleType
 
 from common.errors import Code, HocketError
@@ -20,3 +21,17 @@ def import_extra(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise HocketError(Code.EXTRA_MISSING, f"{name} cannot be imported ({error})", remedy=REMEDY) from error
+
+
+def check_speaker_extra(n_speakers: int) -> None:
+    """Find out before any work is done that speakers cannot be embedded.
+
+    Raises:
+        HocketError: EXTRA_MISSING, with what to type.
+    """
+    missing = [name for name in ("resemblyzer", "librosa", "webrtcvad") if importlib.util.find_spec(name) is None]
+    if missing:
+        who = f"{n_speakers} speakers" if n_speakers != 1 else "a speaker"
+        detail = f"the corpus has {who}, and {missing[0]}, which embeds their voices, is not installed"
+        remedy = f"{REMEDY}; or tokenise with --no-speakers, for a model without named voices"
+        raise HocketError(Code.EXTRA_MISSING, detail, remedy=remedy)
