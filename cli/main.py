@@ -18,6 +18,7 @@ import typer
 from cli.bench_commands import bench_app
 from cli.data_commands import codec_app, phonemes, tokenize
 from cli.dataset_commands import dataset_app
+from cli.evaluate_commands import evaluate
 from cli.model_commands import model_app
 from cli.run_commands import coordinator, demo, simulate, status, ticket_app, worker
 from cli.voice_commands import say
@@ -41,6 +42,7 @@ app.command(rich_help_panel="Data")(tokenize)
 app.command(rich_help_panel="Data")(phonemes)
 app.add_typer(dataset_app, name="dataset", rich_help_panel="Data")
 app.add_typer(codec_app, name="codec", rich_help_panel="Data")
+app.command(rich_help_panel="Measure")(evaluate)
 app.add_typer(model_app, name="model", rich_help_panel="Measure")
 app.add_typer(bench_app, name="bench", rich_help_panel="Measure")
 

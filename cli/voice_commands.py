@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.checkpoints import folder_of
 from common.errors import Code, HocketError
 
 MAX_TEXT_BYTES = 4 * 2**20
-
-
-def _folder_of(checkpoint: str, ticket: str) -> Path:
-    """The folder of a checkpoint; a version given by CID is fetched once and kept in the user's cache."""
-    from protocol.content import parse_cid
-
-    if Path(checkpoint).exists():
-        return Path(checkpoint)
-    try:
-        parse_cid(checkpoint)
-    except HocketError:  # no CID, so it is meant as a path
-        return Path(checkpoint)
-    if not ticket:
-        raise HocketError(Code.OPTION_INVALID, "a CID needs --ticket", remedy="give the ticket of the run that made the version")
-    from simulations.finish import export_by_cid
-
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return export_by_cid(ticket, checkpoint, cache / "hocket" / "versions" / checkpoint)
 
 
 def _text_of(text: str, file: Path | None) -> str:
@@ -80,7 +62,7 @@ def say(
     from tts.voice import find_export, load_voice, write_wav
 
     written = _text_of(text, file)
-    voice = load_voice(find_export(_folder_of(checkpoint, ticket)), language, speaker)
+    voice = load_voice(find_export(folder_of(checkpoint, ticket)), language, speaker)
     lines = voice.lines_of_phonemes(written) if phonemes else voice.lines(written)
     how = Sampling(rate=rate, temperature=temperature, top_k=top_k, guidance=guidance, seed=seed)
     if out == "-":
