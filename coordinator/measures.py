@@ -10,7 +10,7 @@ from coordinator.run import Update
 from protocol.generated import hocket_pb2 as pb
 
 MOST_BOOKS = 64
-MOST_NAMES = 32
+MOST_NAMES = MOST_BOOKS + 32    # an accuracy a codebook, and what else there is
 MOST_SUSPECTS = 64
 MOST_SUM = 1e18         # far above any honest sum, and so far below the largest float that sums of these stay finite
 BYTE_KINDS = ("activations", "gradients", "blocks", "updates")
@@ -83,7 +83,9 @@ def count_round(
 
     Returns:
         `frames`: counted where the lease holders and the last stage agree, so the smaller of the two; `loss` per code over the
-        last stage's replicas, `loss_by_codebook`; sums of duplicates, drops and reroutes; the longest wait; the suspects.
+        last stage's replicas, `loss_by_codebook`, `accuracy_by_codebook` (share of codes that are the likeliest one),
+        `duration_error` (frames that predicted durations are wrong by, of all; None where not told); sums of duplicates, drops
+        and reroutes; the longest wait; the suspects.
     """
     # Summed in an order of its own, so that the same reports give the same sum however they came.
     ordered = sorted(reports, key=lambda one: (one["stage"], one["member"], one["generation"]))
@@ -99,11 +101,14 @@ def count_round(
             sums = auxiliary.setdefault(name, [0.0, 0])
             sums[0] += total
             sums[1] += number
+    means = {name: total / number for name, (total, number) in sorted(auxiliary.items()) if number}
     return {
         "frames": min(leased_frames, sum(trained.values())),
         "loss": loss_per_code(ce, count),
         "loss_by_codebook": [total / number if number else None for total, number in zip(ce, count, strict=True)],
-        "auxiliary": {name: total / number for name, (total, number) in sorted(auxiliary.items()) if number},
+        "accuracy_by_codebook": [means.get(f"accuracy.{book}") for book in range(books)],
+        "duration_error": means.get("duration_error"),
+        "auxiliary": means,
         "duplicate_reports": sum(one["duplicates"] for one in ordered),
         "dropped_reports": sum(one["dropped"] for one in ordered),
         "reroutes": sum(one["reroutes"] for one in ordered),

@@ -25,14 +25,14 @@ class Heads(nn.Module):
         flat = F.linear(self.norm(hidden), self.weight)
         return flat.view(batch, steps, self.config.n_codebooks, self.config.codebook_size + 1).float()
 
-    def forward(self, hidden: Tensor, codes: Tensor, n_frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, hidden: Tensor, codes: Tensor, n_frames: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Cross-entropy of every code and of one EOS a codebook.
 
         Args:
             hidden: [B, S, D]. codes: int64 [B, K, T]. n_frames: int64 [B].
 
-        Returns: per codebook the sum of the cross-entropy, float32 [K], and the number of codes, int64 [K]; and the objective,
-            the weighted sum over codebooks, a scalar with a gradient.
+        Returns: per codebook the sum of the cross-entropy, float32 [K], the number of codes, int64 [K], and how many of them
+            are the likeliest one, int64 [K]; and the objective, the weighted sum over codebooks, a scalar with a gradient.
         """
         logits = self.logits(hidden)
         target = delay.targets(codes, n_frames, eos=self.config.eos).transpose(1, 2)  # [B, S, K]
@@ -40,4 +40,5 @@ class Heads(nn.Module):
         ce = each.view(-1, self.config.n_codebooks).sum(0)
         count = (target != delay.IGNORED).sum((0, 1))
         weights = torch.tensor(self.config.weights, dtype=ce.dtype, device=ce.device)
-        return ce.detach(), count, (ce * weights).sum()
+        hits = (logits.detach().argmax(-1) == target).sum((0, 1))
+        return ce.detach(), count, hits, (ce * weights).sum()

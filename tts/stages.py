@@ -47,7 +47,8 @@ class Sums:
     Args:
         ce: float32 [K], sum of the cross-entropy per codebook. count: int64 [K], codes in it, one EOS an utterance included.
         objective: scalar to call backward on; a weighted sum over frames.
-        auxiliary: further losses by name as (sum, count).
+        auxiliary: further losses and figures by name as (sum, count): "duration", "duration_error" (frames that predicted
+            durations are wrong by, of all frames), "accuracy.0" ... (codes of a codebook that are the likeliest one, of all).
     """
 
     ce: Tensor
@@ -83,7 +84,7 @@ class Stage(nn.Module):
 
     def first(self, batch: TextBatch, ctx: PassContext) -> tuple[Tensor, Sums]:
         """Stage 0: hidden states [B, S, D] to send on, and the losses that only this stage knows."""
-        condition, duration = self.text(batch, ctx)
+        condition, duration, error = self.text(batch, ctx)
         hidden = condition + self.codes(batch.codes, batch.n_frames, ctx)
         hidden = self._run_blocks(input_dropout(hidden, self.config.dropout, ctx), ctx)
         books = self.config.n_codebooks
@@ -91,7 +92,10 @@ class Stage(nn.Module):
             ce=torch.zeros(books, device=hidden.device),
             count=torch.zeros(books, dtype=torch.int64, device=hidden.device),
             objective=duration * self.config.duration_weight,
-            auxiliary={"duration": (duration.detach(), int(batch.n_phonemes.sum()))},
+            auxiliary={
+                "duration": (duration.detach(), int(batch.n_phonemes.sum())),
+                "duration_error": (error, batch.frames),
+            },
         )
         return hidden, sums
 
@@ -111,8 +115,10 @@ class Stage(nn.Module):
         return self._losses(hidden, batch.codes, batch.n_frames) + local
 
     def _losses(self, hidden: Tensor, codes: Tensor, n_frames: Tensor) -> Sums:
-        ce, count, objective = self.heads(hidden, codes, n_frames)
-        return Sums(ce=ce, count=count, objective=objective)
+        ce, count, hits, objective = self.heads(hidden, codes, n_frames)
+        right = hits.to(ce.dtype)  # float32 counts exactly up to 16 million codes of a microbatch
+        accuracy = {f"accuracy.{book}": (right[book], number) for book, number in enumerate(count.tolist())}
+        return Sums(ce=ce, count=count, objective=objective, auxiliary=accuracy)
 
     def _run_blocks(self, hidden: Tensor, ctx: PassContext) -> Tensor:
         if not len(self.blocks):

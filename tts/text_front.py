@@ -78,6 +78,17 @@ def duration_loss(predicted: Tensor, durations: Tensor, n_phonemes: Tensor) -> T
     return error.square().sum()
 
 
+def duration_error(predicted: Tensor, durations: Tensor, n_phonemes: Tensor) -> Tensor:
+    """Sum over each utterance's phonemes of |predicted - true| durations, float32 [B], in frames.
+
+    Args:
+        predicted: log(d + 1) [B, P]; read as synthesis reads it, at least one frame each. Others as for `duration_loss`.
+    """
+    exists = torch.arange(predicted.shape[1], device=predicted.device)[None, :] < n_phonemes[:, None]
+    frames = torch.expm1(predicted.float()).clamp_min(1.0)
+    return ((frames - durations).abs() * exists).sum(1)
+
+
 def expand(durations: Tensor, n_frames: int) -> tuple[Tensor, Tensor]:
     """Which phoneme each frame belongs to, and where in it the frame lies.
 
@@ -171,11 +182,12 @@ class TextFront(nn.Module):
             source = torch.where(dropped[:, None], batch * frames + books, source)
         return F.embedding(source, table)
 
-    def forward(self, batch: TextBatch, ctx: PassContext) -> tuple[Tensor, Tensor]:
-        """Condition [B, S, D] and the duration loss (a sum over phonemes)."""
+    def forward(self, batch: TextBatch, ctx: PassContext) -> tuple[Tensor, Tensor, Tensor]:
+        """Condition [B, S, D], the duration loss (a sum over phonemes) and the duration error (a sum, in frames)."""
         states, predicted = self.encode(batch.phonemes, batch.word_starts, batch.n_phonemes, batch.speaker, batch.language, ctx)
         dropped = None
         if ctx.train and self.config.cond_dropout > 0:
             dropped = uniform((states.shape[0],), ctx, "condition", states.device) < self.config.cond_dropout
         condition = self.condition(states, batch.durations, batch.n_frames, dropped, ctx)
-        return condition, duration_loss(predicted, batch.durations, batch.n_phonemes)
+        error = duration_error(predicted.detach(), batch.durations, batch.n_phonemes).sum()
+        return condition, duration_loss(predicted, batch.durations, batch.n_phonemes), error

@@ -23,6 +23,7 @@ from tts.dropout import PassContext, draw_key
 from tts.evaluate_loss import eval_batches, shuffle_text
 from tts.stages import Stage
 from tts.synthesis import Line, Sampling, speak_many
+from tts.text_front import duration_error
 
 __all__ = ["Alarm", "GroupWatch", "Watch", "alarms", "measure", "spread_over_speakers"]
 
@@ -188,9 +189,7 @@ def _duration_errors(front: Stage, batch: TextBatch) -> NDArray[np.float64]:
     _, predicted = front.text.encode(
         batch.phonemes, batch.word_starts, batch.n_phonemes, batch.speaker, batch.language, _CALM
     )  # fmt: skip
-    exists = torch.arange(predicted.shape[1], device=predicted.device)[None, :] < batch.n_phonemes[:, None]
-    frames = torch.expm1(predicted.double()).clamp_min(1.0)  # as synthesis reads them
-    return ((frames - batch.durations).abs() * exists).sum(1).cpu().numpy()
+    return duration_error(predicted, batch.durations, batch.n_phonemes).double().cpu().numpy()
 
 
 def _add(groups: Iterable[_Sums], utterance: UtteranceLike, seen: _Seen, config: ModelConfig) -> None:

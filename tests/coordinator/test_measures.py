@@ -65,6 +65,29 @@ def test_the_largest_values_that_count_do_not_add_up_to_infinity() -> None:
     assert math.isfinite(counts["loss"]) and math.isfinite(counts["auxiliary"]["duration"])
 
 
+def test_accuracy_and_duration_error_are_means_over_what_is_told() -> None:
+    records = []
+    for stage, figures in enumerate([{"duration_error": (30.0, 100), "accuracy.0": (50.0, 80)}, {"accuracy.0": (10.0, 20)}]):
+        message = pb.MemberReport(stage=stage, generation=1)
+        if stage == 1:
+            for _ in range(2):
+                message.losses.add(ce_sum=1, count=1)
+        for name, (total, count) in figures.items():
+            message.auxiliary.add(name=name, sum=total, count=count)
+        records.append(report_record(f"m{stage}", message))
+    counts = count_round(records, [], 2, 99)
+    assert counts["accuracy_by_codebook"] == [0.6, None] and counts["duration_error"] == 0.3
+    assert count_round([], [], 2, 99)["accuracy_by_codebook"] == [] and count_round([], [], 2, 99)["duration_error"] is None
+
+
+def test_every_codebook_there_may_be_can_tell_its_accuracy() -> None:
+    message = pb.MemberReport(stage=1)
+    names = ["duration", "duration_error", *(f"accuracy.{book}" for book in range(64))]
+    for name in sorted(names):
+        message.auxiliary.add(name=name, sum=1, count=2)
+    assert report_record("a", message)["auxiliary"].keys() == set(names)
+
+
 def test_each_microbatch_counts_once_a_stage() -> None:
     updates = [update("a", 0, (1, 10), (2, 20)), update("b", 0, (2, 20), (3, 30)), update("c", 1, (1, 10))]
     assert count_microbatches(updates, [range(1, 3), range(3, 5)]) == [

@@ -16,6 +16,7 @@ from tts.dropout import PassContext, keep_mask
 from tts.partition import partition
 from tts.reference import cut_microbatches, forward_chain
 from tts.stages import build_stage, build_stages, collate, hidden_shape, merged_state
+from tts.synthesis import predict_durations
 from tts.text_front import expand
 
 CALM = PassContext(train=False)
@@ -62,6 +63,29 @@ def test_counts_are_codes_and_one_eos_a_codebook_and_the_first_loss_is_uniform()
     assert count == sum(len(u.phonemes) for u in utterances) and float(total) > 0
     expected = float((sums.ce * torch.tensor(config.weights)).sum() + total * config.duration_weight)
     assert float(sums.objective) == pytest.approx(expected, rel=1e-5)
+
+
+def test_accuracy_and_duration_error_are_told_as_sums() -> None:
+    config = small_config()
+    utterances = make(5, config=config)
+    stages = build_stages(config, 2, seed=3)
+    batch = collate(utterances, config)
+    sums = forward_chain(stages, batch, CALM)
+    with torch.no_grad():
+        hidden, _ = stages[0].first(batch, CALM)
+        likeliest = stages[1].heads.logits(stages[1].middle(hidden, batch.side(), CALM)).argmax(-1)
+    for book in range(CODEBOOKS):
+        right, count = sums.auxiliary[f"accuracy.{book}"]
+        expected = 0
+        for row, one in enumerate(utterances):
+            said = likeliest[row, book : book + one.n_frames + 1, book].numpy()
+            expected += int((said == [*one.codes[book], config.eos]).sum())
+        assert (float(right), count) == (expected, int(sums.count[book]))
+    error, frames = sums.auxiliary["duration_error"]
+    assert frames == batch.frames
+    predicted = [predict_durations(stages[0], one.phonemes, one.word_starts) for one in utterances]
+    wrong = sum(abs(said - one.durations).sum() for said, one in zip(predicted, utterances, strict=True))
+    assert float(error) == pytest.approx(wrong, rel=1e-4)
 
 
 def test_sums_do_not_depend_on_padding_or_on_the_company() -> None:
