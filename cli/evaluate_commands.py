@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tts.evaluation.heldout import Heldout
     from tts.export import Export
 
+THREADED_PARAMETERS = 50_000_000
+"""Models smaller than this speak on one thread: their steps are over before another has woken up."""
+
 
 def evaluate(
     checkpoint: Annotated[
@@ -24,6 +27,7 @@ def evaluate(
         typer.Argument(metavar="CHECKPOINT", help="An export folder, a demo or run folder that holds one, or a version's CID."),
     ],
     json_path: Annotated[Path | None, typer.Option("--json", help="The JSON file to write.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="A folder for a page to listen to all clips.")] = None,
     data: Annotated[Path | None, typer.Option(help="The dataset with the held-out sentences; otherwise that beside it.")] = None,
     corpus: Annotated[Path | None, typer.Option(help="Where the recordings are; otherwise the corpus that comes along.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Measure on at most so many sentences.")] = 100,
@@ -49,9 +53,11 @@ def evaluate(
     import torch
 
     from cli.data_progress import Bar
+    from cli.options import replace_own_output
     from tts.evaluation.evaluate import Listeners
     from tts.evaluation.evaluate import evaluate as measure
     from tts.evaluation.figures import KINDS, SYNTHESIS
+    from tts.evaluation.page import PageWriter
     from tts.evaluation.quality import Quality
     from tts.evaluation.recogniser import Recogniser
     from tts.evaluation.similarity import SpeakerEmbedder
@@ -60,15 +66,17 @@ def evaluate(
     from tts.voice import find_export
 
     threads = threads or os.cpu_count() or 1
-    torch.set_num_threads(threads)
     how = Sampling(seed=seed, temperature=temperature, top_k=top_k, guidance=guidance, rate=rate)
     folder = find_export(folder_of(checkpoint, ticket))
     export = load_export(folder)
+    size = sum(parameter.numel() for parameter in export.stage.parameters())
+    torch.set_num_threads(threads if size >= THREADED_PARAMETERS else 1)
     with Bar() as bar:
         listeners = Listeners(
             Recogniser(threads), Quality() if quality else None, SpeakerEmbedder() if quality and bounds else None
         )
         heldout = _heldout(export, folder, data, corpus, language, speaker, limit, min_words)
+        page = None if html is None else PageWriter(replace_own_output(html), heldout.items)
         found = measure(
             export,
             heldout.items,
@@ -76,6 +84,7 @@ def evaluate(
             listeners,
             kinds=KINDS if bounds else (SYNTHESIS,),
             progress=bar.step,
+            keep=None if page is None else page.keep,
             notes=heldout.notes,
         )
     if json_path is not None:
@@ -84,6 +93,8 @@ def evaluate(
         atomic_write(json_path, json.dumps(found.to_json(), indent=1, ensure_ascii=False).encode() + b"\n")
     for line in table(found):
         typer.echo(line)
+    if page is not None:
+        typer.echo(f"{page.finish(found, f'Evaluation of {folder}')}: a page to listen to")
 
 
 def _heldout(
@@ -140,9 +151,10 @@ def table(found: Evaluation) -> list[str]:
             number(figures.similarity, ".3f"), number(figures.rate_error, ".4f"), number(figures.rtf, ".3f"), str(figures.n),
         )  # fmt: skip
         lines.append(f"{kind:<12}" + "".join(f"{cell:>15}" for cell in cells))
-    if found.check is not None:
-        wrong = ", ".join(f"{loss:.3f}" for loss in found.check.shuffled)
-        lines.append(f"Loss: {found.check.right:.3f} with the right text, {wrong} with shuffled texts")
+    if found.watch is not None:
+        whole = found.watch.whole
+        lines.append(f"Loss: {whole.loss:.3f} a code with the right text, {whole.loss_shuffled:.3f} with that of other sentences")
     if found.reads_its_text is False:
-        lines.append(NOT_READ[0].upper() + NOT_READ[1:])
+        lines.append(NOT_READ.capitalize())
+    lines += [f"Alarm: {alarm.reason}" for alarm in found.alarms if alarm.kind != "text_not_read"]
     return lines + [f"Note: {note}" for note in found.notes]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokenizer.audio import read_audio
-from tts.evaluate_loss import TextCheck, text_check
 from tts.evaluation import quality, recogniser
 from tts.evaluation import similarity as voices
 from tts.evaluation.figures import CODEC, KINDS, RECORDINGS, SYNTHESIS, Figures, Heard, by_speaker, figures_of
@@ -23,6 +22,7 @@ from tts.evaluation.words import character_errors, normalise, word_errors
 from tts.export import Export
 from tts.synthesis import Line, Sampling, predict_durations, speak_many
 from tts.voice import Voice
+from tts.watch import Alarm, Watch, alarms, measure
 
 LINES_AT_A_TIME = 16
 DNSMOS_CLIPS = 20
@@ -55,7 +55,7 @@ class Evaluation:
 
     Args:
         heard: by kind, in the order of `items`. figures: by kind; None for a kind without a clip.
-        check: loss with right and with shuffled texts; None where the dataset is not at hand.
+        watch: what the model does with the held-out rows; None where the dataset is not at hand.
         notes: what could not be measured or was left out, in words.
     """
 
@@ -63,12 +63,17 @@ class Evaluation:
     heard: dict[str, tuple[Heard, ...]]
     figures: dict[str, Figures | None]
     how: Sampling
-    check: TextCheck | None
+    watch: Watch | None
     notes: tuple[str, ...] = field(default=())
 
     @property
     def reads_its_text(self) -> bool | None:
-        return None if self.check is None else self.check.reads_its_text
+        """Whether another sentence's text costs the model more; None where it was not measured."""
+        return None if self.watch is None else self.watch.whole.reads_its_text
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        return () if self.watch is None else alarms(self.watch)
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` writes."""
@@ -76,10 +81,9 @@ class Evaluation:
         return {
             **{kind: _json(figures) for kind, figures in self.figures.items()},
             "reads_its_text": self.reads_its_text,
-            "loss": None if self.check is None else {"right_text": self.check.right, "shuffled_text": list(self.check.shuffled)},
-            "speakers": {
-                name: {kind: _json(figures) for kind, figures in kinds.items()} for name, kinds in speakers.items()
-            },
+            "watch": None if self.watch is None else self.watch.to_json(),
+            "alarms": [asdict(alarm) for alarm in self.alarms],
+            "speakers": {name: {kind: _json(figures) for kind, figures in kinds.items()} for name, kinds in speakers.items()},
             "sampling": dict(self.how.__dict__),
             "measured_with": {"wer": recogniser.NAME, "dnsmos": quality.NAME, "similarity": voices.NAME},
             "notes": list(self.notes),
@@ -109,7 +113,7 @@ def evaluate(
     *,
     kinds: Sequence[str] = KINDS,
     progress: Progress = lambda part, done, total: None,
-    keep: Keep = lambda kind, item, samples, sample_rate, heard: None,
+    keep: Keep | None = None,
     notes: Sequence[str] = (),
 ) -> Evaluation:
     """Measure a voice on held-out sentences.
@@ -122,31 +126,33 @@ def evaluate(
     Raises:
         HocketError: INPUT_INVALID, NO_PHONEMES, AUDIO_UNREADABLE, CODEC_UNREADABLE.
     """
-    stage = _Sources(export, items, how)
+    sources = _Sources(export, items, how)
     place = {item.id: number for number, item in enumerate(items)}
     heard: dict[str, tuple[Heard, ...]] = {}
     for kind in kinds:
         clips: list[Heard] = []
-        source = {SYNTHESIS: stage.speak, CODEC: stage.resynthesise, RECORDINGS: stage.recordings}[kind]
+        source = {SYNTHESIS: sources.speak, CODEC: sources.resynthesise, RECORDINGS: sources.recordings}[kind]
         for item, samples, clip in source():
-            clip = _listen(listeners, item, samples, stage.codec.sample_rate, clip, place[item.id] < listeners.dnsmos_clips)
-            keep(kind, item, samples, stage.codec.sample_rate, clip)
+            clip = _listen(listeners, item, samples, sources.codec.sample_rate, clip, place[item.id] < listeners.dnsmos_clips)
+            if keep is not None:
+                keep(kind, item, samples, sources.codec.sample_rate, clip)
             clips.append(clip)
             progress(kind, len(clips), len(items))
         heard[kind] = tuple(sorted(clips, key=lambda clip: place[clip.id]))
     said = list(notes)
     for kind in kinds:
         if len(heard[kind]) < len(items):
-            said.append(f"{kind}: {len(heard[kind])} of {len(items)} sentences, the others' recordings are not at hand")
+            there = f"{len(heard[kind])} of {len(items)} sentences"
+            said.append(f"{kind}: {there}; the recordings of the others are not at hand (--corpus tells where they are)")
     if listeners.recogniser is not None and any(not _is_english(item) for item in items):
         said.append("word error rates are of the English sentences only: the recogniser knows no other language")
     rows = [item.row for item in items if item.row is not None]
-    check = text_check([export.stage], rows, seed=how.seed, languages=export.card.languages) if len(rows) > 1 else None
-    if check is None:
+    watch = measure([export.stage], rows, languages=export.card.languages, seed=how.seed) if len(rows) > 1 else None
+    if watch is None:
         said.append("whether the model reads its text is not known without two held-out rows of a dataset (--data)")
     recorded = heard.get(RECORDINGS, ())
     figures = {kind: figures_of(heard.get(kind, ()), recorded, how.seed) for kind in KINDS}
-    return Evaluation(tuple(items), heard, figures, how, check, tuple(said))
+    return Evaluation(tuple(items), heard, figures, how, watch, tuple(said))
 
 
 def _is_english(item: Item) -> bool:
@@ -157,9 +163,7 @@ def _listen(listeners: Listeners, item: Item, samples: Samples, sample_rate: int
     if listeners.recogniser is not None and _is_english(item):
         understood = listeners.recogniser.transcribe(samples, sample_rate)
         wanted, found = normalise(item.text), normalise(understood)
-        clip = replace(
-            clip, understood=understood, words=word_errors(wanted, found), characters=character_errors(wanted, found)
-        )
+        clip = replace(clip, understood=understood, words=word_errors(wanted, found), characters=character_errors(wanted, found))
     if listeners.quality is not None and is_scored:
         clip = replace(clip, dnsmos=listeners.quality.score(samples, sample_rate))
     if listeners.embedder is not None:
@@ -218,10 +222,14 @@ class _Sources:
             )
             made = len(samples) / self.codec.hop
             clip = self._clip(item, samples, seconds)
-            yield item, samples, replace(
-                clip,
-                rate_error=abs(made / natural / self._how.rate - 1),
-                tempo=None if item.row is None else natural / item.row.n_frames,
+            yield (
+                item,
+                samples,
+                replace(
+                    clip,
+                    rate_error=abs(made / natural / self._how.rate - 1),
+                    tempo=None if item.row is None else natural / item.row.n_frames,
+                ),
             )
 
     def resynthesise(self) -> Iterator[tuple[Item, Samples, Heard]]:
