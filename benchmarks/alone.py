@@ -39,6 +39,7 @@ def train_alone(config: RunConfig, data: Path, *, threads: int, say: Callable[[s
     from tokenizer.reader import DatasetReader
     from tts.evaluate_loss import heldout_loss
     from tts.reference import InnerSettings, ReferenceTrainer, cut_microbatches
+    from tts.tempo import vary_tempo
 
     torch.set_num_threads(threads)
     manifest = read_manifest(DatasetManifest, (data / "manifest.json").read_bytes(), signer=None)
@@ -71,7 +72,8 @@ def train_alone(config: RunConfig, data: Path, *, threads: int, say: Callable[[s
         grant = next_range(cursor, (), sizes)
         cursor = grant.cursor
         part = grant.range
-        utterances = asyncio.run(reader.utterances(part.epoch, part.start, part.stop, config.run.seed))
+        read = asyncio.run(reader.utterances(part.epoch, part.start, part.stop, config.run.seed))
+        utterances = vary_tempo(read, model, seed=config.run.seed, epoch=part.epoch, first=part.start)
         batches = cut_microbatches(utterances, rounds.microbatches_per_inner_step, model, manifest.languages)
         result = trainer.inner_step([(identity + number, batch) for number, batch in enumerate(batches)])
         identity += len(batches)

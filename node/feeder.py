@@ -22,6 +22,7 @@ from protocol.generated import hocket_pb2 as pb
 from tts.batch import TextBatch, UtteranceLike
 from tts.config import ModelConfig
 from tts.reference import cut_microbatches
+from tts.tempo import vary_tempo
 
 logger = logging.getLogger(__name__)
 
@@ -159,13 +160,14 @@ class Feeder:
         await self._train(await self.prepare(lease))
 
     async def prepare(self, lease: pb.LeaseReply) -> Prepared:
-        """Read a lease's utterances and cut them into microbatches."""
+        """Read a lease's utterances, vary the tempo of some, and cut them into microbatches."""
         self._event(
             "lease", round=self._context.round, lease=lease.lease_id, epoch=lease.epoch, start=lease.start, stop=lease.stop
         )
         count = max(1, self._context.settings.microbatches_per_inner_step)
-        utterances = await self._read(lease)
-        batches = await asyncio.to_thread(cut_microbatches, utterances, count, self._context.config, self._languages)
+        settings, config = self._context.settings, self._context.config
+        told = vary_tempo(await self._read(lease), config, seed=settings.seed, epoch=lease.epoch, first=lease.start)
+        batches = await asyncio.to_thread(cut_microbatches, told, count, config, self._languages)
         return Prepared(lease, batches)
 
     async def _train(self, prepared: Prepared, half_done: Callable[[], None] = lambda: None) -> None:

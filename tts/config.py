@@ -38,6 +38,8 @@ class ModelConfig(BaseModel):
         dropout: of every residual branch, in steps of 1/256.
         cond_dropout: share of utterances that see a learnt vector instead of their text (classifier-free guidance).
         code_corruption: share of input codes that are replaced by random ones in training (against exposure bias).
+        tempo_share: share of the utterances that are told faster or slower in training (see `tts.tempo`), so that speech stays
+            clear at rates that the corpus does not have. tempo_range: the slowest rate of those; the fastest is its inverse.
         codebook_weights: weight of each codebook in the objective; normalised to sum to 1. None: all equal.
         duration_weight: weight of the duration loss in the objective.
         max_frames: longest utterance accepted.
@@ -66,6 +68,8 @@ class ModelConfig(BaseModel):
     dropout: float = Field(default=0.1, ge=0, lt=0.9)
     cond_dropout: float = Field(default=0.1, ge=0, lt=0.9)
     code_corruption: float = Field(default=0.2, ge=0, lt=0.9)
+    tempo_share: float = Field(default=0.0, ge=0, le=1)
+    tempo_range: float = Field(default=1.5, ge=1, le=4)
     codebook_weights: tuple[float, ...] | None = None
     duration_weight: float = Field(default=1.0, ge=0)
     max_frames: int = Field(default=4096, ge=1, le=1_000_000)
@@ -152,19 +156,19 @@ _PRESETS: dict[str, dict[str, Any]] = {
     },
     "demo": {
         "d_model": 192, "n_layers": 5, "n_heads": 3, "text_dim": 128, "text_layers": 3, "frame_layers": 2, "duration_dim": 96,
-        "speaker_dim": 16,
+        "speaker_dim": 16, "tempo_share": 0.3,
     },
     "base": {
         "d_model": 1024, "n_layers": 22, "n_heads": 16, "text_dim": 384, "text_layers": 6, "frame_layers": 4, "duration_dim": 256,
-        "speaker_dim": 192,
+        "speaker_dim": 192, "tempo_share": 0.3,
     },
     "large": {
         "d_model": 2048, "n_layers": 20, "n_heads": 16, "text_dim": 512, "text_layers": 8, "frame_layers": 4, "duration_dim": 256,
-        "speaker_dim": 192, "max_frames": 8192,
+        "speaker_dim": 192, "max_frames": 8192, "tempo_share": 0.3,
     },
     "xl": {
         "d_model": 3072, "n_layers": 26, "n_heads": 24, "text_dim": 768, "text_layers": 8, "frame_layers": 4, "duration_dim": 384,
-        "speaker_dim": 192, "max_frames": 8192,
+        "speaker_dim": 192, "max_frames": 8192, "tempo_share": 0.3,
     },
 }  # fmt: skip
 PRESETS = tuple(_PRESETS)
