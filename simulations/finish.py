@@ -226,7 +226,8 @@ async def finish(order: Order) -> Outcome:
     # A sentence of middle length: neither a single word nor the longest of all.
     text = order.text or sorted(heldout, key=lambda row: (int(row.n_frames), row.id))[len(heldout) // 2].text
     spoken = write_speech(voice, text, out / "sample.wav", Sampling(seed=order.seed))
-    from simulations.plots import draw_losses, draw_spectrogram
+    from simulations.plots import draw_losses
+    from tts.pictures import draw_spectrogram
 
     draw_spectrogram(out / "spectrogram.png", spoken.samples, spoken.sample_rate, text)
     draw_losses(out / "loss.png", order.losses)
