@@ -21,7 +21,6 @@ from pathlib import Path
 from common.errors import Code, HocketError
 from common.files import atomic_write
 from common.log import set_up_logging
-from protocol.content import file_cid
 from protocol.identity import member_id
 from protocol.manifest import DatasetManifest, VersionManifest, read_manifest
 from protocol.ticket import Ticket
@@ -142,7 +141,7 @@ async def fetch_version(order: Order, store: BlockStore, state: Path, *, heldout
 def export_checkpoint(order: Order, fetched: Fetched, store: BlockStore, state: Path) -> Path:
     """Merge the stage files into an export folder `checkpoint/`."""
     from protocol.tensors import read_checked
-    from tokenizer.codec import load_codec
+    from tokenizer.dataset_codec import load_dataset_codec
     from tts.config import ModelConfig
     from tts.export import Card, write_export
     from tts.stage_files import expected_tensors
@@ -154,15 +153,8 @@ def export_checkpoint(order: Order, fetched: Fetched, store: BlockStore, state: 
         path = state / f"stage-{part.stage}.safetensors"
         store.export(part.cid, path)
         weights.update(read_checked(path, expected_tensors(config, part.stage, len(manifest.stages))))
-    codec = load_codec(order.codec, n_codebooks=int(dataset.codec["n_codebooks"]))
-    described = codec.describe()
-    for name, value in described.items():
-        if name in dataset.codec and dataset.codec[name] != value:
-            raise HocketError(Code.CODEC_UNREADABLE, f"{order.codec} has {name} {value}, the dataset {dataset.codec[name]}")
     codec_folder = state / "codec"
-    codec.save(codec_folder)
-    if file_cid(codec_folder / "model.safetensors") != dataset.codec.get("cid"):
-        raise HocketError(Code.CODEC_UNREADABLE, f"{order.codec} has other weights than the codec of the dataset")
+    load_dataset_codec(order.codec, dataset.codec, codec_folder)
     card = Card(
         config=config,
         phonemes=tuple(dataset.phonemes),
