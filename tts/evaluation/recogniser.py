@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,15 @@ class Recogniser:
             raise HocketError(Code.EXTRA_MISSING, f"{weights} ({error.strerror})", remedy=REMEDY) from error
         if digest != MODEL_SHA256:
             raise HocketError(Code.EXTRA_MISSING, f"{weights} is not the model of {NAME}", remedy=REMEDY)
-        self._model: Any = whisper.WhisperModel(
-            str(folder), device="cpu", compute_type="int8", cpu_threads=threads, local_files_only=True
-        )
+
+        def load() -> Any:
+            return whisper.WhisperModel(
+                str(folder), device="cpu", compute_type="int8", cpu_threads=threads, local_files_only=True
+            )
+
+        # Loading sets OpenMP's number of threads for the thread that it happens in, behind torch's back.
+        with ThreadPoolExecutor(max_workers=1) as elsewhere:
+            self._model: Any = elsewhere.submit(load).result()
 
     def transcribe(self, samples: NDArray[np.float32], sample_rate: int) -> str:
         """What is said in samples float32 [N], as the model writes it; empty where nothing is understood."""
