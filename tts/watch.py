@@ -207,10 +207,13 @@ def _speak(
     stages: Sequence[Stage], utterances: Sequence[UtteranceLike], chosen: Sequence[int], languages: Sequence[str], seed: int
 ) -> dict[int, NDArray[np.uint16]]:
     """Codes [K, T] that the model speaks in place of each chosen utterance, with its durations."""
-    lines = [_line(utterances[index], index, stages[0].config, languages) for index in chosen]
+    config = stages[0].config
+    lines = [_line(utterances[index], index, config, languages) for index in chosen]
+    # A model that was never trained without text has nothing to be guided against.
+    how = Sampling(seed=seed) if config.cond_dropout else Sampling(seed=seed, guidance=1.0)
     codes: list[NDArray[np.uint16]] = []
     for start in range(0, len(lines), LINES_AT_A_TIME):
-        codes += speak_many(stages, lines[start : start + LINES_AT_A_TIME], Sampling(seed=seed))
+        codes += speak_many(stages, lines[start : start + LINES_AT_A_TIME], how)
     return dict(zip(chosen, codes, strict=True))
 
 
