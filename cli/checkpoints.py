@@ -12,11 +12,13 @@ def folder_of(checkpoint: str, ticket: str) -> Path:
     """The folder of a checkpoint; a version given by CID is fetched once and kept in the user's cache.
 
     Raises:
-        HocketError: OPTION_INVALID for a CID without a ticket, or what the fetching raises.
+        HocketError: OPTION_INVALID for a CID without a ticket and a ticket without a CID, or what the fetching raises.
     """
     from protocol.content import parse_cid
 
     if Path(checkpoint).exists():
+        if ticket:
+            raise HocketError(Code.OPTION_INVALID, f"--ticket, but {checkpoint} is a folder", remedy="a ticket goes with a CID")
         return Path(checkpoint)
     try:
         parse_cid(checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -15,11 +16,16 @@ from common.errors import Code, HocketError
 dataset_app = typer.Typer(no_args_is_help=True, help="Look at a dataset, and check it.")
 DatasetPath = Annotated[Path, typer.Argument(metavar="DATASET", help="The folder that tokenize wrote, or its manifest.json.")]
 LISTED_FAULTS = 20
+LISTED_NAMES = 8
 
 
 def _plain(text: str) -> str:
     """`text` without characters that a terminal would obey: strangers wrote it."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return _plain(", ".join(names[:LISTED_NAMES])) + (" ..." if len(names) > LISTED_NAMES else "")
 
 
 @dataset_app.command("show")
@@ -37,7 +43,8 @@ def show(
     entries = [*manifest.shards, *manifest.heldout]
     seconds = sum(entry.frames for entry in entries) / dataset.frame_rate
     if json_output:
-        body = manifest.model_dump(mode="json", exclude={"shards", "heldout"})
+        body = manifest.model_dump(mode="json", exclude={"shards", "heldout", "voices"})
+        body["voices"] = sorted(manifest.voices)
         body |= {"signer": dataset.signer, "shards": len(manifest.shards), "heldout_shards": len(manifest.heldout)}
         body |= {"clips": sum(entry.rows for entry in entries), "hours": seconds / 3600}
         body["rows"] = [
@@ -54,7 +61,8 @@ def show(
     typer.echo(f"  held out   {held}; refused {manifest.refused_clips}")
     typer.echo(f"  codec      {_plain(str(name))}, {codec['n_codebooks']} codebooks of {codec['codebook_size']}")
     typer.echo(f"  languages  {_plain(', '.join(manifest.languages))}; {len(manifest.phonemes) - 1} phonemes")
-    typer.echo(f"  speakers   {_plain(', '.join(manifest.speakers[:8]))}{' ...' if len(manifest.speakers) > 8 else ''}")
+    typer.echo(f"  speakers   {_listed(manifest.speakers)}")
+    typer.echo(f"  voices     {_listed(sorted(manifest.voices)) or 'none'}")
     typer.echo(f"  licences   {_plain(', '.join(manifest.licences))}")
     typer.echo(f"  signed by  {dataset.signer}")
     if first:
@@ -120,6 +128,11 @@ def stats(
         if (spread := facts[name]) is not None:
             points = ", ".join(f"{point} {value:.2f}" for point, value in spread.items())
             typer.echo(f"{name.replace('_', ' '):<20} {points} {unit}")
+    for name, voice in facts["voices"].items():
+        mean = voice["likeness_of_clips"]
+        own = "no row has an embedding" if mean is None else f"its clips are {mean:.2f} like it"
+        other = "" if voice["nearest"] is None else f", {_plain(voice['nearest'][:30])} {voice['likeness_of_nearest']:.2f}"
+        typer.echo(f"{'voice':<20} {_plain(name[:30]):<30} {own}{other}")
     for kind in ("speakers", "languages"):
         for name, share in facts[kind].items():
             typer.echo(f"{kind[:-1]:<20} {_plain(name[:30]):<30} {share['clips']:>6} clips {share['hours']:>8.2f} hours")

@@ -45,8 +45,16 @@ def say(
     file: Annotated[Path | None, typer.Option("--file", "-f", help="A text file to speak.")] = None,
     rate: Annotated[float, typer.Option(min=0.25, max=4.0, help="Factor on the durations: 1.4 is slower, 0.8 faster.")] = 1.0,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="0 takes the likeliest code at every step.")] = 0.6,
-    top_k: Annotated[int, typer.Option(min=0, help="Codes to choose among at every step; 0: all.")] = 10,
-    guidance: Annotated[float, typer.Option(min=0.0, max=10.0, help="Weight of the text: 1.0 is no guidance.")] = 2.0,
+    top_k: Annotated[
+        int | None,
+        typer.Option(min=0, show_default="10", help="Codes to choose among at every step, at most those of a codebook; 0: all."),
+    ] = None,
+    guidance: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=10.0, show_default="2.0", help="Weight of the text; a model without condition dropout takes only 1.0."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same recording.")] = 0,
     speaker: Annotated[str | None, typer.Option(help="One of the checkpoint's speakers; otherwise the first.")] = None,
     language: Annotated[
@@ -58,13 +66,12 @@ def say(
     ticket: Annotated[str, typer.Option(help="With a CID: the ticket of the run that made the version.")] = "",
 ) -> None:
     """Speak TEXT with a checkpoint and write a WAV file; long texts are cut at sentences."""
-    from tts.synthesis import Sampling
     from tts.voice import find_export, load_voice, write_wav
 
     written = _text_of(text, file)
     voice = load_voice(find_export(folder_of(checkpoint, ticket)), language, speaker)
     lines = voice.lines_of_phonemes(written) if phonemes else voice.lines(written)
-    how = Sampling(rate=rate, temperature=temperature, top_k=top_k, guidance=guidance, seed=seed)
+    how = voice.sampling(rate=rate, temperature=temperature, top_k=top_k, guidance=guidance, seed=seed)
     if out == "-":
         from cli.wav_stream import stream_wav
 

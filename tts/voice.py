@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from common.errors import Code, HocketError
 from common.files import atomic_write
 from tokenizer.codec import Codec, load_codec
+from tokenizer.languages import check_language
 from tokenizer.phoneme_lines import parse_phonemes
 from tokenizer.phonemes import PhonemeInventory, PhonemeText, Phonemizer
 from tts.export import Card, Export, is_export, load_export
@@ -23,6 +25,7 @@ from tts.synthesis import Line, Sampling, speak_in_steps, speak_many
 
 LINES_AT_A_TIME = 8
 BLOCK_S = 0.5
+LISTED_VOICES = 20
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,8 @@ class Voice:
 
     Args:
         export: of `tts.export.load_export`.
-        language: one of the export's tags; None: the first.
-        speaker: one of the export's speakers; None: the first that it has an embedding of.
+        language: one of the export's tags, in any case; None: the first.
+        speaker: one of the export's voices; None: the first. An export without voices has one, whose name it may be.
 
     Raises:
         HocketError: LANGUAGE_REFUSED, OPTION_INVALID (speaker), CODEC_UNREADABLE, CHECKPOINT_INVALID.
@@ -66,15 +69,51 @@ class Voice:
         card = export.card
         if not card.languages:
             raise HocketError(Code.CHECKPOINT_INVALID, "the export names no language")
-        if language is not None and language not in card.languages:
-            raise HocketError(Code.LANGUAGE_REFUSED, f"{language!r}; the export speaks {', '.join(card.languages)}")
-        self.language = language or card.languages[0]
+        tag = None if language is None else check_language(language)
+        if tag is not None and tag not in card.languages:
+            known = ", ".join(card.languages)
+            raise HocketError(Code.LANGUAGE_REFUSED, f"{language!r}; the export speaks {known}", remedy=f"use one of {known}")
+        self.language = tag or card.languages[0]
         self._language_id = card.languages.index(self.language) if card.config.n_languages > 1 else 0
         self._speaker = _embedding(card, speaker)
         self.stage = export.stage
         self._inventory = PhonemeInventory(card.phonemes)
         self._phonemizer: Phonemizer | None = None
         self.codec: Codec = load_codec(export.codec_folder)
+
+    def sampling(self, **asked: Any) -> Sampling:
+        """How to speak: `Sampling`'s own values, but for those that the model cannot honour, and what is asked for.
+
+        Args:
+            asked: fields of `Sampling`; None stands for "not asked for".
+
+        Raises:
+            HocketError: OPTION_INVALID, as `check_sampling`.
+        """
+        config = self.stage.config
+        usual: dict[str, Any] = {"top_k": min(Sampling.top_k, config.codebook_size)}
+        if config.cond_dropout == 0:
+            usual["guidance"] = 1.0
+        how = Sampling(**{**usual, **{name: value for name, value in asked.items() if value is not None}})
+        self.check_sampling(how)
+        return how
+
+    def check_sampling(self, how: Sampling) -> None:
+        """Refuse what this model cannot honour.
+
+        Guidance weighs what the model says with the text against what it says without; a model that was never trained without
+        (`cond_dropout` 0) has no such opinion. More codes than a codebook has cannot be chosen among.
+
+        Raises:
+            HocketError: OPTION_INVALID.
+        """
+        config = self.stage.config
+        if how.guidance != 1.0 and config.cond_dropout == 0:
+            detail = f"guidance {how.guidance:g}, but the model was trained without condition dropout and cannot be guided"
+            raise HocketError(Code.OPTION_INVALID, detail, remedy="use guidance 1.0, or leave it out")
+        if how.top_k > config.codebook_size:
+            detail = f"top-k {how.top_k}, but a codebook has {config.codebook_size} codes"
+            raise HocketError(Code.OPTION_INVALID, detail, remedy="use 0 to choose among all of them")
 
     def _read(self, text: str) -> PhonemeText:
         if self._phonemizer is None:  # phonemes that a person wrote need no reader
@@ -113,7 +152,12 @@ class Voice:
         return [self._line(parse_phonemes(line), number) for number, line in enumerate(written)]
 
     def codes(self, lines: Sequence[Line], how: Sampling) -> list[NDArray[np.uint16]]:
-        """Codes [K, T] of each line, spoken some at a time; which ones go together changes nothing."""
+        """Codes [K, T] of each line, spoken some at a time; which ones go together changes nothing.
+
+        Raises:
+            HocketError: OPTION_INVALID, as `check_sampling`; INPUT_INVALID.
+        """
+        self.check_sampling(how)
         groups = [lines[start : start + LINES_AT_A_TIME] for start in range(0, len(lines), LINES_AT_A_TIME)]
         return [codes for group in groups for codes in speak_many([self.stage], group, how)]
 
@@ -121,14 +165,14 @@ class Voice:
         """Speak a text as a whole.
 
         Raises:
-            HocketError: NO_PHONEMES, INPUT_INVALID.
+            HocketError: NO_PHONEMES, INPUT_INVALID, OPTION_INVALID.
         """
         return self.speak_lines(self.lines(text), how)
 
     def speak_lines(self, lines: Sequence[Line], how: Sampling | None = None) -> Spoken:
-        """Speak lines one after the other."""
+        """Speak lines one after the other; without `how`, as `sampling` says."""
         started = time.perf_counter()
-        samples = np.concatenate([self.codec.decode(codes) for codes in self.codes(lines, how or Sampling())])
+        samples = np.concatenate([self.codec.decode(codes) for codes in self.codes(lines, how or self.sampling())])
         return Spoken(samples, self.codec.sample_rate, time.perf_counter() - started)
 
     def stream(self, lines: Iterable[Line], how: Sampling | None = None) -> Iterator[NDArray[np.float32]]:
@@ -136,9 +180,17 @@ class Voice:
 
         The codes are those of `speak_lines`. With a codec whose sound depends on neighbouring frames alone the samples come
         every half second, otherwise a line at a time.
+
+        Raises:
+            HocketError: OPTION_INVALID, as `check_sampling`, before anything is given out.
         """
+        chosen = how or self.sampling()
+        self.check_sampling(chosen)
+        return self._stream(lines, chosen)
+
+    def _stream(self, lines: Iterable[Line], how: Sampling) -> Iterator[NDArray[np.float32]]:
         for line in lines:
-            frames = (step[0] for step in speak_in_steps([self.stage], [line], how or Sampling()))
+            frames = (step[0] for step in speak_in_steps([self.stage], [line], how))
             yield from decode_in_blocks(self.codec, frames, max(1, round(BLOCK_S * self.codec.frame_rate)))
 
 
@@ -148,10 +200,18 @@ def _embedding(card: Card, speaker: str | None) -> NDArray[np.float32] | None:
         return None if first is None else np.array(first, np.float32)
     if speaker in card.voices:
         return np.array(card.voices[speaker], np.float32)
-    if not card.voices and card.speakers == (speaker,):  # its one voice, by name
-        return None
-    known = ", ".join(card.voices or card.speakers) or "none by name"
-    raise HocketError(Code.OPTION_INVALID, f"the export has no speaker {speaker!r}; it has {known}", remedy="name one of these")
+    if card.voices:
+        known, more = list(card.voices)[:LISTED_VOICES], len(card.voices) - LISTED_VOICES
+        detail = f"the export has no voice {speaker!r}; it has {', '.join(known)}{f' and {more} more' if more > 0 else ''}"
+        raise HocketError(Code.OPTION_INVALID, detail, remedy="name one of these")
+    if len(card.speakers) == 1:
+        if speaker == card.speakers[0]:  # its one voice, by name
+            return None
+        detail = f"the export has no voice {speaker!r}; its one speaker is {card.speakers[0]}"
+        raise HocketError(Code.OPTION_INVALID, detail, remedy="leave the speaker out, or name that one")
+    detail = f"the export has no voice {speaker!r}, nor any other by name: it was trained without speaker embeddings"
+    remedy = "leave the speaker out, or tokenise the corpus with --speakers and train anew"
+    raise HocketError(Code.OPTION_INVALID, detail, remedy=remedy)
 
 
 def decode_in_blocks(

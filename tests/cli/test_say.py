@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+import torch
 from typer.testing import CliRunner
+from untrained_export import one_hot_voices, untrained
 
 from cli.main import app
 from cli.wav_stream import OPEN_LENGTH, stream_wav
 from common.errors import Code, HocketError
 from tokenizer.codec import load_codec
-from tokenizer.phonemes import ENGLISH_SYMBOLS
-from tts.config import preset
-from tts.export import Card, write_export
-from tts.stage_files import weights_of
-from tts.stages import build_stage
 
 runner = CliRunner()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small operations, which threads that wait for each other only slow down
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("say")
-    codec = load_codec("hocket-16k", n_codebooks=4)
-    codec.save(folder / "codec")
-    config = preset("test", n_codebooks=4, codebook_size=codec.codebook_size, n_phonemes=len(ENGLISH_SYMBOLS))
-    card = Card(config=config, phonemes=tuple(ENGLISH_SYMBOLS), languages=("en-US",), speakers=("slt",))
-    write_export(folder / "checkpoint", weights_of(build_stage(config, 0, 1, seed=3)), card, folder / "codec")
-    return folder / "checkpoint"
+    return untrained(tmp_path_factory.mktemp("say"), speakers=("slt",))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two voices and two languages that share their phonemes."""
+    voices = one_hot_voices("ada", "bo")
+    folder = tmp_path_factory.mktemp("many")
+    return untrained(folder, {"n_languages": 2}, languages=("en-GB", "en-US"), speakers=("ada", "bo"), voices=voices)
 
 
 def say(checkpoint: Path, out: Path | str, *arguments: str, stdin: bytes | None = None) -> Any:
@@ -109,3 +117,115 @@ def test_its_own_speaker_and_language_are_taken_by_name(checkpoint: Path, tmp_pa
     named = say(checkpoint, tmp_path / "named.wav", "Hello.", "--speaker", "slt", "--language", "en-US")
     assert named.exit_code == 0
     assert np.array_equal(sound(tmp_path / "plain.wav"), sound(tmp_path / "named.wav"))
+
+
+# ---- what each parameter does ------------------------------------------------------------------------------------------------
+
+
+def spoken(checkpoint: Path, out: Path, *arguments: str) -> np.ndarray:
+    result = say(checkpoint, out, *arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return sound(out)
+
+
+@pytest.fixture(scope="module")
+def plain(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """What is heard with no option at all."""
+    return spoken(checkpoint, tmp_path_factory.mktemp("plain") / "plain.wav", "Good morning.")
+
+
+def differ(one: np.ndarray, two: np.ndarray) -> bool:
+    return one.shape != two.shape or not np.array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [["--temperature", "0"], ["--temperature", "1.5"], ["--top-k", "1"], ["--top-k", "0"], ["--guidance", "1"], ["--seed", "4"]],
+)
+def test_an_option_of_sampling_changes_what_is_heard(
+    checkpoint: Path, plain: np.ndarray, tmp_path: Path, option: list[str]
+) -> None:
+    other = spoken(checkpoint, tmp_path / "other.wav", "Good morning.", *option)
+    assert plain.shape == other.shape, "only the rate changes the length"
+    assert differ(plain, other)
+
+
+def test_what_is_said_by_default_is_what_the_help_says(checkpoint: Path, plain: np.ndarray, tmp_path: Path) -> None:
+    options = ["--rate", "1", "--temperature", "0.6", "--top-k", "10", "--guidance", "2", "--seed", "0"]
+    assert not differ(plain, spoken(checkpoint, tmp_path / "said.wav", "Good morning.", *options))
+    shown = runner.invoke(app, ["say", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    for option, default in (("rate", "1.0"), ("temperature", "0.6"), ("top-k", "(10)"), ("guidance", "(2.0)"), ("seed", "0")):
+        (line,) = [line for line in shown.splitlines() if f"--{option} " in line]
+        assert f"[default: {default}]" in line
+
+
+@pytest.mark.parametrize("rate", [0.8, 1.4])
+def test_the_rate_is_a_factor_on_the_length_exact_to_a_frame(checkpoint: Path, tmp_path: Path, rate: float) -> None:
+    hop, text = load_codec("hocket-16k").hop, "The boat from London was thirty minutes late."
+    plain = len(spoken(checkpoint, tmp_path / "plain.wav", text))
+    other = len(spoken(checkpoint, tmp_path / "other.wav", text, "--rate", str(rate)))
+    assert abs(other - rate * plain) <= hop * (1 + rate) / 2
+
+
+def test_a_speaker_and_a_language_are_heard(many: Path, tmp_path: Path) -> None:
+    line = "/ h ə l ˈoʊ"
+    first = spoken(many, tmp_path / "first.wav", line, "--phonemes")
+    for option in (["--speaker", "ada"], ["--language", "en-GB"], ["--language", "EN_gb"]):
+        assert not differ(first, spoken(many, tmp_path / "named.wav", line, "--phonemes", *option)), "the first is the default"
+    for option in (["--speaker", "bo"], ["--language", "en-US"]):
+        assert differ(first, spoken(many, tmp_path / "other.wav", line, "--phonemes", *option))
+
+
+def test_phonemes_are_what_the_command_phonemes_writes(checkpoint: Path, plain: np.ndarray, tmp_path: Path) -> None:
+    shown = runner.invoke(app, ["phonemes", "Good morning.", "-l", "en-US"]).stdout.splitlines()
+    assert not differ(plain, spoken(checkpoint, tmp_path / "read.wav", shown[1], "--phonemes"))
+    other = shown[1].replace("ˈʊ", "ˈi")
+    assert other != shown[1] and differ(plain, spoken(checkpoint, tmp_path / "other.wav", other, "--phonemes"))
+
+
+def test_a_long_text_from_a_file_is_spoken_sentence_by_sentence(checkpoint: Path, plain: np.ndarray, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Good morning. How are you?", encoding="utf-8")
+    both = spoken(checkpoint, tmp_path / "both.wav", "--file", str(tmp_path / "text.txt"))
+    assert len(plain) < len(both) and np.abs(both[: len(plain)].astype(int) - plain).max() <= 8, "but for the scale of the peak"
+
+
+def test_a_model_that_was_never_without_text_takes_no_guidance(tmp_path: Path) -> None:
+    plain = untrained(tmp_path, {"cond_dropout": 0.0})
+    usual = spoken(plain, tmp_path / "usual.wav", "Hello.")
+    assert not differ(usual, spoken(plain, tmp_path / "one.wav", "Hello.", "--guidance", "1"))
+    for out in (tmp_path / "no.wav", "-"):
+        result = say(plain, out, "Hello.", "--guidance", "2")
+        assert isinstance(result.exception, HocketError) and result.exception.code is Code.OPTION_INVALID
+        assert "condition dropout" in result.exception.line() and not result.stdout_bytes
+    assert not (tmp_path / "no.wav").exists()
+
+
+def test_more_codes_than_a_codebook_has_cannot_be_chosen_among(checkpoint: Path, tmp_path: Path) -> None:
+    size = load_codec("hocket-16k").codebook_size
+    every = spoken(checkpoint, tmp_path / "all.wav", "Hello.", "--top-k", "0")
+    assert not differ(every, spoken(checkpoint, tmp_path / "size.wav", "Hello.", "--top-k", str(size)))
+    result = say(checkpoint, tmp_path / "no.wav", "Hello.", "--top-k", str(size + 1))
+    assert isinstance(result.exception, HocketError) and result.exception.code is Code.OPTION_INVALID
+    assert str(size) in result.exception.detail and not (tmp_path / "no.wav").exists()
+
+
+def test_an_unknown_speaker_is_one_line_that_says_what_there_is(many: Path, tmp_path: Path) -> None:
+    def line(checkpoint: Path) -> str:
+        result = say(checkpoint, tmp_path / "x.wav", "Hello.", "--speaker", "eve")
+        assert isinstance(result.exception, HocketError) and result.exception.code is Code.OPTION_INVALID
+        assert result.exception.exit_code == 2 and "\n" not in result.exception.line()
+        return result.exception.line()
+
+    assert "it has ada, bo" in line(many)
+    (tmp_path / "mixed").mkdir()
+    mixed = line(untrained(tmp_path / "mixed", speakers=("ada", "bo")))
+    assert "without speaker embeddings" in mixed and "--speakers" in mixed
+    (tmp_path / "crowd").mkdir()
+    names, voice = [f"v{number}" for number in range(30)], (1.0,) + (0.0,) * 7
+    crowd = line(untrained(tmp_path / "crowd", {"speaker_dim": 8}, speakers=names, voices=dict.fromkeys(names, voice)))
+    assert "v19 and 10 more" in crowd
+
+
+def test_a_ticket_belongs_to_a_cid(checkpoint: Path, tmp_path: Path) -> None:
+    result = say(checkpoint, tmp_path / "x.wav", "Hello.", "--ticket", "hocket1:abc")
+    assert isinstance(result.exception, HocketError) and "--ticket" in result.exception.detail

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+from untrained_export import SYMBOLS, one_hot_voices, untrained
 
 from common.errors import Code, HocketError
-from tokenizer.codec import load_codec
-from tokenizer.phonemes import ENGLISH_SYMBOLS
-from tts.config import preset
-from tts.export import Card, write_export
-from tts.stage_files import weights_of
-from tts.stages import build_stage
 from tts.synthesis import Sampling
 from tts.voice import Voice, decode_in_blocks, find_export, load_voice, write_speech, write_wav
 
 TEXT = "The cat sat on the mat."
-
-
-def untrained(folder: Path, **about: Any) -> Path:
-    """An export of a small untrained model: what it says is noise, but it says it."""
-    codec = load_codec("hocket-16k", n_codebooks=4)
-    codec.save(folder / "codec")
-    config = preset("test", n_codebooks=4, codebook_size=codec.codebook_size, n_phonemes=len(ENGLISH_SYMBOLS))
-    card = Card(config=config, phonemes=tuple(ENGLISH_SYMBOLS), languages=("en-US",), **about)
-    write_export(folder / "checkpoint", weights_of(build_stage(config, 0, 1, seed=3)), card, folder / "codec")
-    return folder / "checkpoint"
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +106,7 @@ def test_every_parameter_of_sampling_changes_what_is_said(voice: Voice, changed:
 
 def test_phonemes_written_out_are_spoken(voice: Voice) -> None:
     (line,) = voice.lines("Good morning.")
-    symbols = [ENGLISH_SYMBOLS[int(number)] for number in line.phonemes]
+    symbols = [SYMBOLS[int(number)] for number in line.phonemes]
     written = " ".join(f"/ {symbol}" if start else symbol for symbol, start in zip(symbols, line.word_starts, strict=True))
     (again,) = voice.lines_of_phonemes(written + "\n\n")
     assert np.array_equal(again.phonemes, line.phonemes) and np.array_equal(again.word_starts, line.word_starts)
@@ -132,9 +116,7 @@ def test_phonemes_written_out_are_spoken(voice: Voice) -> None:
 
 
 def test_speakers_sound_different_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
-    size = preset("test", n_codebooks=4, codebook_size=256, n_phonemes=2).speaker_dim
-    voices = {name: tuple(float(place == at) for place in range(size)) for at, name in enumerate(("ada", "bo"))}
-    untrained(tmp_path, speakers=("ada", "bo"), voices=voices)
+    untrained(tmp_path, speakers=("ada", "bo"), voices=one_hot_voices("ada", "bo"))
     said = {
         name: load_voice(tmp_path / "checkpoint", speaker=name).speak("Good morning.").samples for name in ("ada", "bo", None)
     }

@@ -41,6 +41,7 @@ class Stats:
     Args:
         seconds, scores: of every row, in order. worst: (score, id, spoken) of the rows that align worst.
         phonemes: occurrences by id. held: rows that are held out. rate: phonemes a second of each row.
+        voices: float32 [E] by speaker, of the manifest. likeness: rows and the sum of their cosines with it, by speaker.
         peak_db, rms_db: of the recordings. clipped: recordings with a sample at full scale.
         loudest: (dB, id) of the recording with the most energy.
         refused: number by error code; refusals: the first of them, (id, code, reason).
@@ -53,6 +54,8 @@ class Stats:
     rates: list[float] = field(default_factory=list)
     speakers: dict[str, Share] = field(default_factory=dict)
     languages: dict[str, Share] = field(default_factory=dict)
+    voices: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    likeness: dict[str, tuple[int, float]] = field(default_factory=dict)
     held: int = 0
     untranscribed: int = 0
     worst: list[tuple[float, str, str]] = field(default_factory=list)
@@ -75,6 +78,10 @@ class Stats:
         for shares, name in ((self.speakers, row.speaker), (self.languages, row.language)):
             share = shares.setdefault(name, Share())
             share.clips, share.seconds = share.clips + 1, share.seconds + seconds
+        voice = self.voices.get(row.speaker)
+        if voice is not None and row.speaker_embedding is not None and len(row.speaker_embedding) == len(voice):
+            clips, total = self.likeness.get(row.speaker, (0, 0.0))
+            self.likeness[row.speaker] = clips + 1, total + float(row.speaker_embedding @ voice)
         if not row.text:
             self.untranscribed += 1
             return
@@ -109,6 +116,7 @@ class Stats:
             "align_score": spread(self.scores),
             "phonemes_per_second": spread(self.rates),
             "speakers": shares(self.speakers),
+            "voices": {name: self._voice(name) for name in self.voices},
             "languages": shares(self.languages),
             "phonemes": {symbols[index]: int(count) for index, count in enumerate(self.phonemes) if count},
             "rare_phonemes": [symbols[index] for index, count in enumerate(self.phonemes) if 0 < count < RARE],
@@ -120,13 +128,29 @@ class Stats:
         }
 
 
+    def _voice(self, name: str) -> dict[str, Any]:
+        """Of one voice: how like it (cosine) its speaker's rows are on average, and which other voice is the most like it.
+
+        Rows that are no more like their own voice than another one is may be of somebody else.
+        """
+        others = {other: float(voice @ self.voices[name]) for other, voice in self.voices.items() if other != name}
+        nearest = max(others, key=lambda other: others[other], default=None)
+        clips, total = self.likeness.get(name, (0, 0.0))
+        return {
+            "likeness_of_clips": total / clips if clips else None,
+            "nearest": nearest,
+            "likeness_of_nearest": None if nearest is None else others[nearest],
+        }
+
+
 def collect_stats(dataset: DatasetFolder) -> Stats:
     """Read every row, what was refused, and what the recordings are like.
 
     Raises:
         HocketError: SHARD_DAMAGED.
     """
-    stats = Stats(dataset.frame_rate, len(dataset.manifest.phonemes))
+    voices = {name: np.array(voice, np.float32) for name, voice in sorted(dataset.manifest.voices.items())}
+    stats = Stats(dataset.frame_rate, len(dataset.manifest.phonemes), voices=voices)
     for row, held in dataset.rows():
         stats.add(row, held)
     for line in _lines(dataset.path / "refused.txt"):

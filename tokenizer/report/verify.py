@@ -106,6 +106,8 @@ def _row(dataset: DatasetFolder, row: Utterance, held: bool, seen: set[bytes], t
     size = manifest.speaker_embedding.get("dim")
     if row.speaker_embedding is not None and len(row.speaker_embedding) != size:
         faults.append(f"{row.id}: a speaker embedding of {len(row.speaker_embedding)} numbers, the manifest says {size}")
+    if row.speaker_embedding is None and row.speaker in manifest.voices:
+        faults.append(f"{row.id}: no speaker embedding, though its speaker {row.speaker[:60]!r} has a voice")
     return faults
 
 
