@@ -166,7 +166,8 @@ class TextFront(nn.Module):
         index, features = expand(durations, frames)
         rows = torch.arange(batch, device=index.device)[:, None]
         # Widening before expanding is the same sum and four times less work: a phoneme lasts about four frames.
-        x = F.embedding(index + rows * columns, self.widen(states).flatten(0, 1)) + self.place(features)
+        # The gather runs in float32, also under autocast: its backward adds up the gradients of all frames of a phoneme.
+        x = F.embedding(index + rows * columns, self.widen(states).flatten(0, 1).float()) + self.place(features)
         time = torch.arange(frames, device=index.device)[None, :]
         mask = (time < n_frames[:, None]).unsqueeze(-1).to(x.dtype)
         for layer in self.frame_layers:
