@@ -212,8 +212,9 @@ def speak_preview(export: Export, preview: Preview, out: Path, seed: int) -> dic
     phones = list(spoken_phones(lines, export.card.phonemes, voice.codec.frame_rate))
     draw_spectrogram(out / f"{preview.name}.png", samples, voice.codec.sample_rate, preview.text, phones)
     return {
-        "file": f"{preview.name}.wav", "picture": f"{preview.name}.png", "language": preview.language, "voice": preview.voice,
-        "text": preview.text, "phonemes": [phone.symbol for phone in phones], "seconds": len(samples) / voice.codec.sample_rate,
+        "file": f"{preview.name}.wav", "picture": f"{preview.name}.png", "language": preview.language,
+        "voice": preview.voice, "text": preview.text, "phonemes": " ".join(phone.symbol for phone in phones),
+        "seconds": len(samples) / voice.codec.sample_rate,
     }  # fmt: skip
 
 
