@@ -13,7 +13,7 @@ ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help setup setup-dev setup-interop setup-recordings setup-bench demo test lint unit bench constraints clean
+.PHONY: help setup setup-dev setup-interop setup-recordings setup-evaluate setup-bench demo test lint unit bench constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,7 +32,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(PY)
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ffmpeg,ja,recordings]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,evaluate,ffmpeg,ja,recordings]'
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps Resemblyzer
 	@touch $(VENV)/.installed $@
 
@@ -41,7 +41,11 @@ setup-recordings: setup
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[recordings]'
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps Resemblyzer
 
-demo: setup
+# What measures a voice: a recogniser, a judge of quality and, from the recordings' part, speaker embeddings.
+setup-evaluate: setup-recordings
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[evaluate]'
+
+demo: setup-evaluate
 	$(VENV)/bin/hocket demo --out $(OUT) $(ARGS)
 
 test: lint unit
