@@ -17,6 +17,13 @@ from simulations.simulate import FinishedRun, SimulationSettings, run_module, ru
 LOSS_RATIO = 0.9
 """The last round's loss must be at most this share of the first one's."""
 
+WORD_ERRORS = 0.20
+WORD_ERRORS_OVER_CODEC = 0.10
+"""What the demo's own corpus and length must reach: word error rates of what the voice says, and beyond those of its codec."""
+
+RATES = (0.8, 1.0, 1.4)
+RATE_TOLERANCE = 0.05
+
 WAYS_A_LINE = 4
 
 DEMO = SimulationSettings(
@@ -64,6 +71,7 @@ async def run_demo(
             codec=settings.codec,
             text=text or "",
             seed=seed,
+            rates=RATES,
             threads=os.cpu_count() or 1,
             losses={
                 "training": [entry["loss"] for entry in run.report["rounds"]],
@@ -74,14 +82,47 @@ async def run_demo(
         write_order(path, order)
         answer = await run_module("simulations.finish", [str(path)], out.resolve() / "finish.log")
         run.report["speech"] = json.loads(answer.strip().splitlines()[-1])
+        run.report["evaluation"] = await evaluate(out.resolve(), settings, show)
 
     report = await run_simulation(settings, out, show, after=after)
     for line in summary(report, out):
         show.note(line)
     failures = shortcomings(report)
+    if corpus is None and rounds is None:
+        failures += unintelligible(report["evaluation"])
     if failures:
         raise HocketError(Code.CHILD_FAILED, "; ".join(failures), remedy=f"read the report and the logs in {out}")
     return report
+
+
+async def evaluate(out: Path, settings: SimulationSettings, show: Show) -> dict[str, Any]:
+    """What `hocket evaluate` finds of the demo's voice; {"not_measured": why} where its packages are not installed."""
+    show.note("listening to the held-out sentences")
+    found = out / "evaluation.json"
+    arguments = ["evaluate", str(out), "--json", str(found), "--html", str(out / "listen"), "--no-quality", "--limit", "100"]
+    if settings.corpus is not None:
+        arguments += ["--corpus", str(settings.corpus.resolve())]
+    try:
+        await run_module("cli.main", arguments, out / "evaluate.log")
+    except HocketError as error:
+        if error.code is not Code.EXTRA_MISSING:
+            raise
+        return {"not_measured": error.line()}
+    result: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
+    return {name: value for name, value in result.items() if name != "sentences"}
+
+
+def unintelligible(evaluation: dict[str, Any]) -> list[str]:
+    """What is missing for a voice that a listener understands: empty for a good one, or where nobody could listen."""
+    spoken, codec = (evaluation.get(kind) for kind in ("synthesis", "codec"))
+    if spoken is None or codec is None:
+        return []
+    found = []
+    if spoken["wer"] > WORD_ERRORS:
+        found.append(f"the word error rate is {spoken['wer']:.3f}, at most {WORD_ERRORS} is wanted")
+    if spoken["wer"] > codec["wer"] + WORD_ERRORS_OVER_CODEC:
+        found.append(f"the word error rate is {spoken['wer']:.3f}, the codec's own {codec['wer']:.3f}")
+    return found
 
 
 def shortcomings(report: dict[str, Any]) -> list[str]:
@@ -92,6 +133,10 @@ def shortcomings(report: dict[str, Any]) -> list[str]:
         found.append(f"the loss did not fall to {LOSS_RATIO} of the first round's: {losses}")
     if not report["speech"]["reads_its_text"]:
         found.append("the held-out loss does not tell the right text from a shuffled one")
+    natural = report["speech"]["rates"]["1.0"]
+    for rate, seconds in report["speech"]["rates"].items():
+        if abs(seconds / natural / float(rate) - 1) > RATE_TOLERANCE:
+            found.append(f"at rate {rate} the sentence takes {seconds:.2f} s, at 1.0 {natural:.2f} s")
     if report["acked_updates_lost"]:
         found.append(f"{report['acked_updates_lost']} acknowledged updates are in no manifest")
     if report["missed_plan_steps"]:
@@ -129,8 +174,24 @@ def summary(report: dict[str, Any], out: Path) -> list[str]:
     lines.append(f"Final version: round {speech['round']}, {speech['cid']}, signed by {speech['signer']}")
     lines.append(f"  fetched and verified in {speech['fetch_s']:.1f} s by another process, exported to {out / 'checkpoint'}")
     lines.append(f"Spoken: {speech['text']!r} -> {out / 'sample.wav'} ({speech['speech_s']:.1f} s of speech)")
+    took = ", ".join(f"{seconds:.2f} s at rate {rate}" for rate, seconds in speech["rates"].items())
+    lines.append(f"  {took}")
+    lines += listening_lines(report["evaluation"], out)
     lines.append(f"Report: {out / 'report.json'}; pictures: {out / 'spectrogram.png'}, {out / 'loss.png'}")
     return lines
+
+
+def listening_lines(evaluation: dict[str, Any], out: Path) -> list[str]:
+    """What a recogniser understood, in lines."""
+    if "not_measured" in evaluation:
+        return [f"Word errors were not measured: {evaluation['not_measured']}"]
+    measured = {
+        kind: evaluation[kind] for kind in ("synthesis", "codec", "recordings")
+        if evaluation.get(kind) is not None and evaluation[kind]["wer"] is not None
+    }  # fmt: skip
+    rates = ", ".join(f"{kind} {figures['wer']:.3f}" for kind, figures in measured.items())
+    lines = [f"Word error rate: {rates} ({n} sentences)" for n in {figures["n"] for figures in measured.values()}]
+    return [*lines, f"  listen to all of them: {out / 'listen' / 'index.html'}"]
 
 
 def way_lines(paths: dict[str, Any]) -> list[str]:

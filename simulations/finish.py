@@ -42,6 +42,7 @@ class Order:
         out: folder for `checkpoint/`, `sample.wav`, `spectrogram.png` and the fetched blocks.
         codec: name or folder of the codec that the dataset was made with; it must fit the manifest.
         text: to speak; empty: a held-out sentence.
+        rates: at which the sentence is spoken; 1.0 goes to `sample.wav`, another to `sample-RATE.wav`.
         shuffles: how many shufflings of the held-out text the loss is measured with.
         losses: of the rounds, to be drawn: {"training": [...], "heldout": [...]}.
     """
@@ -52,6 +53,7 @@ class Order:
     codec: str = "hocket-16k"
     text: str = ""
     seed: int = 0
+    rates: tuple[float, ...] = (1.0,)
     shuffles: int = 3
     threads: int = 2
     losses: dict[str, list[float | None]] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class Outcome:
     text: str
     speech_s: float
     speaking_s: float
+    rates: dict[str, float]
 
 
 @dataclass
@@ -199,7 +202,6 @@ async def finish(order: Order) -> Outcome:
 
     from tokenizer.shards import read_shard
     from tts.evaluate_loss import text_check
-    from tts.synthesis import Sampling
     from tts.voice import load_voice, write_speech
 
     torch.set_num_threads(order.threads)
@@ -214,10 +216,16 @@ async def finish(order: Order) -> Outcome:
         raise HocketError(
             Code.CORPUS_TOO_SMALL, f"{len(heldout)} held-out utterances, at least 2 are needed to shuffle their texts"
         )
-    check = text_check([voice.stage], heldout, seed=order.seed, shuffles=order.shuffles)
+    check = text_check(
+        [voice.stage], heldout, seed=order.seed, shuffles=order.shuffles, languages=fetched.dataset.languages
+    )
     # A sentence of middle length: neither a single word nor the longest of all.
     text = order.text or sorted(heldout, key=lambda row: (int(row.n_frames), row.id))[len(heldout) // 2].text
-    spoken = write_speech(voice, text, out / "sample.wav", Sampling(seed=order.seed))
+    spoken = write_speech(voice, text, out / "sample.wav", voice.sampling(seed=order.seed))
+    rates = {"1.0": spoken.seconds}
+    for rate in (rate for rate in order.rates if rate != 1.0):
+        how = voice.sampling(seed=order.seed, rate=rate)
+        rates[str(rate)] = write_speech(voice, text, out / f"sample-{rate}.wav", how).seconds
     from simulations.plots import draw_losses
     from tts.pictures import draw_spectrogram
 
@@ -238,6 +246,7 @@ async def finish(order: Order) -> Outcome:
         text=text,
         speech_s=spoken.seconds,
         speaking_s=spoken.took_s,
+        rates=rates,
     )
 
 

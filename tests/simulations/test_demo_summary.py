@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.run_config import RunConfig
-from simulations.demo import DEMO, shortcomings, summary
+from simulations.demo import DEMO, shortcomings, summary, unintelligible
 from simulations.simulate import run_file
 
 
@@ -43,7 +43,9 @@ def report(**changes: Any) -> dict[str, Any]:
             "reads_its_text": True,
             "text": "the cat sat",
             "speech_s": 2.5,
+            "rates": {"0.8": 2.0, "1.0": 2.5, "1.4": 3.5},
         },
+        "evaluation": {kind: {"wer": wer, "n": 100} for kind, wer in (("synthesis", 0.18), ("codec", 0.13), ("recordings", 0.11))},
         **changes,
     }
 
@@ -54,6 +56,7 @@ def test_the_summary_says_everything_that_is_asked_of_it() -> None:
         "round 1: loss 5.000", "round 2: loss 4.400", "held out 4.500", "500 frames/s", "worker-2 (pid 77, stage 1) in round 3",
         "needed 1.25 s", "3.200 with the right text", "4.000, 4.100, 4.050", "activations 2.0 MiB", "lost 0", "bafyfinal",
         "9: 40>41>42", "512 MiB", "128 MiB", "the cat sat", "sample.wav",
+        "2.00 s at rate 0.8", "3.50 s at rate 1.4", "synthesis 0.180, codec 0.130, recordings 0.110 (100 sentences)",
     ):  # fmt: skip
         assert part in text, part
 
@@ -71,6 +74,22 @@ def test_a_good_run_has_no_shortcomings_and_each_fault_is_named() -> None:
     assert "shuffled" in shortcomings(report(speech={**report()["speech"], "reads_its_text": False}))[0]
     assert "in no manifest" in shortcomings(report(acked_updates_lost=1))[0]
     assert "not carried out" in shortcomings(report(missed_plan_steps=["kill"]))[0]
+    hurried = report(speech={**report()["speech"], "rates": {"0.8": 2.2, "1.0": 2.5}})
+    assert "at rate 0.8 the sentence takes 2.20 s" in shortcomings(hurried)[0]
+
+
+def test_a_voice_that_nobody_understands_is_named() -> None:
+    evaluation = report()["evaluation"]
+    assert unintelligible(evaluation) == []
+    assert "at most 0.2 is wanted" in unintelligible({**evaluation, "synthesis": {"wer": 0.21, "n": 100}})[0]
+    (beyond,) = unintelligible({**evaluation, "codec": {"wer": 0.07, "n": 100}})
+    assert "the codec's own 0.070" in beyond
+
+
+def test_where_nobody_could_listen_the_summary_says_why() -> None:
+    deaf = {"not_measured": "H999 faster_whisper cannot be imported"}
+    assert unintelligible(deaf) == []
+    assert "not measured: H999" in "\n".join(summary(report(evaluation=deaf), Path("x")))
 
 
 def test_the_demos_run_file_is_one_that_the_coordinator_reads() -> None:
