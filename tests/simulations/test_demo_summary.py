@@ -45,7 +45,9 @@ def report(**changes: Any) -> dict[str, Any]:
             "speech_s": 2.5,
             "rates": {"0.8": 2.0, "1.0": 2.5, "1.4": 3.5},
         },
-        "evaluation": {kind: {"wer": wer, "n": 100} for kind, wer in (("synthesis", 0.18), ("codec", 0.13), ("recordings", 0.11))},
+        "evaluation": {
+            kind: {"wer": wer, "n": 100} for kind, wer in (("synthesis", 0.18), ("codec", 0.13), ("recordings", 0.11))
+        },
         **changes,
     }
 
