@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import JsonFlag, print_json
+from cli.options import JsonFlag, plain, print_json
 from common.errors import Code, HocketError
 
 dataset_app = typer.Typer(no_args_is_help=True, help="Look at a dataset, and check it.")
@@ -19,13 +19,8 @@ LISTED_FAULTS = 20
 LISTED_NAMES = 8
 
 
-def _plain(text: str) -> str:
-    """`text` without characters that a terminal would obey: strangers wrote it."""
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
-
-
 def _listed(names: Sequence[str]) -> str:
-    return _plain(", ".join(names[:LISTED_NAMES])) + (" ..." if len(names) > LISTED_NAMES else "")
+    return plain(", ".join(names[:LISTED_NAMES])) + (" ..." if len(names) > LISTED_NAMES else "")
 
 
 @dataset_app.command("show")
@@ -57,20 +52,20 @@ def show(
     codec = manifest.codec
     clips, held = sum(entry.rows for entry in entries), sum(entry.rows for entry in manifest.heldout)
     name = codec.get("name", codec.get("kind"))
-    typer.echo(f"{_plain(manifest.name)}: {clips} clips, {seconds / 3600:.2f} hours, {len(entries)} shards")
+    typer.echo(f"{plain(manifest.name)}: {clips} clips, {seconds / 3600:.2f} hours, {len(entries)} shards")
     typer.echo(f"  held out   {held}; refused {manifest.refused_clips}")
-    typer.echo(f"  codec      {_plain(str(name))}, {codec['n_codebooks']} codebooks of {codec['codebook_size']}")
-    typer.echo(f"  languages  {_plain(', '.join(manifest.languages))}; {len(manifest.phonemes) - 1} phonemes")
+    typer.echo(f"  codec      {plain(str(name))}, {codec['n_codebooks']} codebooks of {codec['codebook_size']}")
+    typer.echo(f"  languages  {plain(', '.join(manifest.languages))}; {len(manifest.phonemes) - 1} phonemes")
     typer.echo(f"  speakers   {_listed(manifest.speakers)}")
     typer.echo(f"  voices     {_listed(sorted(manifest.voices)) or 'none'}")
-    typer.echo(f"  licences   {_plain(', '.join(manifest.licences))}")
+    typer.echo(f"  licences   {plain(', '.join(manifest.licences))}")
     typer.echo(f"  signed by  {dataset.signer}")
     if first:
         typer.echo(f"{'id':<24} {'speaker':<12} {'lang':<6} {'s':>6} {'score':>6}  spoken")
     for row in first:
         seconds = row.n_frames / dataset.frame_rate
-        who = _plain(f"{row.id[:24]:<24} {row.speaker[:12]:<12} {row.language[:6]:<6}")
-        typer.echo(f"{who} {seconds:>6.2f} {row.align_score:>6.2f}  {_plain(row.spoken[:70])}")
+        who = plain(f"{row.id[:24]:<24} {row.speaker[:12]:<12} {row.language[:6]:<6}")
+        typer.echo(f"{who} {seconds:>6.2f} {row.align_score:>6.2f}  {plain(row.spoken[:70])}")
 
 
 @dataset_app.command("verify")
@@ -88,10 +83,10 @@ def verify(path: DatasetPath, json_output: JsonFlag = False) -> None:
     if found.faults:
         if not json_output:
             for fault in found.faults[:LISTED_FAULTS]:
-                typer.echo(_plain(fault))
+                typer.echo(plain(fault))
             if found.count > LISTED_FAULTS:
                 typer.echo(f"and {found.count - LISTED_FAULTS} more")
-        raise HocketError(Code.SHARD_DAMAGED, f"{path} has {found.count} faults, the first: {_plain(found.faults[0])}")
+        raise HocketError(Code.SHARD_DAMAGED, f"{path} has {found.count} faults, the first: {plain(found.faults[0])}")
     if not json_output:
         typer.echo(f"{path}: {found.rows} rows in {found.shards} shards are what the manifest says, signed by {dataset.signer}")
 
@@ -131,15 +126,15 @@ def stats(
     for name, voice in facts["voices"].items():
         mean = voice["likeness_of_clips"]
         own = "no row has an embedding" if mean is None else f"its clips are {mean:.2f} like it"
-        other = "" if voice["nearest"] is None else f", {_plain(voice['nearest'][:30])} {voice['likeness_of_nearest']:.2f}"
-        typer.echo(f"{'voice':<20} {_plain(name[:30]):<30} {own}{other}")
+        other = "" if voice["nearest"] is None else f", {plain(voice['nearest'][:30])} {voice['likeness_of_nearest']:.2f}"
+        typer.echo(f"{'voice':<20} {plain(name[:30]):<30} {own}{other}")
     for kind in ("speakers", "languages"):
         for name, share in facts[kind].items():
-            typer.echo(f"{kind[:-1]:<20} {_plain(name[:30]):<30} {share['clips']:>6} clips {share['hours']:>8.2f} hours")
+            typer.echo(f"{kind[:-1]:<20} {plain(name[:30]):<30} {share['clips']:>6} clips {share['hours']:>8.2f} hours")
     for code, count in found.refused.most_common():
         typer.echo(f"{'refused':<20} {title_of(code):<50} {count:>6}")
-    typer.echo(f"{'rare phonemes':<20} {_plain(' '.join(facts['rare_phonemes'])) or 'none'}")
+    typer.echo(f"{'rare phonemes':<20} {plain(' '.join(facts['rare_phonemes'])) or 'none'}")
     for entry in facts["worst_aligned"]:
-        typer.echo(f"{'aligned worst':<20} {entry['score']:>6.2f} {_plain(entry['id'][:24]):<24} {_plain(entry['spoken'][:60])}")
+        typer.echo(f"{'aligned worst':<20} {entry['score']:>6.2f} {plain(entry['id'][:24]):<24} {plain(entry['spoken'][:60])}")
     if html is not None:
         typer.echo(f"{html}: a page with charts and clips to listen to")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.checkpoints import folder_of
+from cli.options import plain, replace_own_output
 from common.errors import Code, HocketError
 
 if TYPE_CHECKING:
@@ -38,8 +39,12 @@ def evaluate(
     ] = True,
     rate: Annotated[float, typer.Option(min=0.25, max=4.0, help="Factor on the durations: 1.4 is slower, 0.8 faster.")] = 1.0,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="0 takes the likeliest code at every step.")] = 0.6,
-    top_k: Annotated[int, typer.Option(min=0, help="Codes to choose among at every step; 0: all.")] = 10,
-    guidance: Annotated[float, typer.Option(min=0.0, max=10.0, help="Weight of the text: 1.0 is no guidance.")] = 2.0,
+    top_k: Annotated[
+        int | None, typer.Option(min=0, show_default="10", help="Codes to choose among at every step; 0: all.")
+    ] = None,
+    guidance: Annotated[
+        float | None, typer.Option(min=0.0, max=10.0, show_default="2.0", help="Weight of the text: 1.0 is no guidance.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same speech and the same intervals.")] = 0,
     speaker: Annotated[str | None, typer.Option(help="Only the sentences of this speaker.")] = None,
     language: Annotated[str | None, typer.Option("--language", "-l", help="Only the sentences in this language.")] = None,
@@ -53,7 +58,6 @@ def evaluate(
     import torch
 
     from cli.data_progress import Bar
-    from cli.options import replace_own_output
     from tts.evaluation.evaluate import Listeners
     from tts.evaluation.evaluate import evaluate as measure
     from tts.evaluation.figures import KINDS, SYNTHESIS
@@ -62,13 +66,12 @@ def evaluate(
     from tts.evaluation.recogniser import Recogniser
     from tts.evaluation.similarity import SpeakerEmbedder
     from tts.export import load_export
-    from tts.synthesis import Sampling
-    from tts.voice import find_export
+    from tts.voice import Voice, find_export
 
     threads = threads or os.cpu_count() or 1
-    how = Sampling(seed=seed, temperature=temperature, top_k=top_k, guidance=guidance, rate=rate)
     folder = find_export(folder_of(checkpoint, ticket))
     export = load_export(folder)
+    how = Voice(export).sampling(seed=seed, temperature=temperature, top_k=top_k, guidance=guidance, rate=rate)
     size = sum(parameter.numel() for parameter in export.stage.parameters())
     torch.set_num_threads(threads if size >= THREADED_PARAMETERS else 1)
     with Bar() as bar:
@@ -110,6 +113,7 @@ def _heldout(
     """The sentences to measure on, with their recordings where these are at hand."""
     from tokenizer.corpus import default_corpus, scan_corpus
     from tokenizer.dataset_folder import open_dataset
+    from tokenizer.languages import check_language
     from tts.evaluation.heldout import check_fits, choose, dataset_beside, items_of_corpus, items_of_dataset, with_recordings
 
     data = data or dataset_beside(folder)
@@ -125,10 +129,10 @@ def _heldout(
     return choose(
         items,
         languages=export.card.languages,
-        speakers=tuple(export.card.voices),
+        speakers=tuple(export.card.voices) or export.card.speakers,
         limit=limit,
         min_words=min_words,
-        language=language,
+        language=None if language is None else check_language(language),
         speaker=speaker,
     )
 
@@ -157,4 +161,4 @@ def table(found: Evaluation) -> list[str]:
     if found.reads_its_text is False:
         lines.append(NOT_READ.capitalize())
     lines += [f"Alarm: {alarm.reason}" for alarm in found.alarms if alarm.kind != "text_not_read"]
-    return lines + [f"Note: {note}" for note in found.notes]
+    return [plain(line) for line in lines + [f"Note: {note}" for note in found.notes]]

@@ -51,6 +51,11 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False))
 
 
+def plain(text: str) -> str:
+    """`text` without characters that a terminal would obey: strangers wrote it."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
 def parse_faults(lines: list[str] | None) -> Faults:
     """The fault plan of this process, from its hidden `--fault` options."""
     return Faults([Fault.parse(line) for line in lines or []])

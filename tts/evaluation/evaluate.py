@@ -119,12 +119,13 @@ def evaluate(
     """Measure a voice on held-out sentences.
 
     Args:
-        how: the sentences are spoken.
+        items: at least one. how: how they are spoken.
         kinds: which of "synthesis", "codec" and "recordings" are measured.
         keep: is given each clip when it has been heard, none is held in memory after it.
 
     Raises:
-        HocketError: INPUT_INVALID, NO_PHONEMES, AUDIO_UNREADABLE, CODEC_UNREADABLE.
+        HocketError: OPTION_INVALID for what the model cannot honour; INPUT_INVALID, NO_PHONEMES, AUDIO_UNREADABLE,
+            CODEC_UNREADABLE.
     """
     sources = _Sources(export, items, how)
     place = {item.id: number for number, item in enumerate(items)}
@@ -177,7 +178,9 @@ class _Sources:
     def __init__(self, export: Export, items: Sequence[Item], how: Sampling) -> None:
         self._export, self._items, self._how = export, items, how
         self._voices = {language: Voice(export, language) for language in dict.fromkeys(item.language for item in items)}
-        self.codec = next(iter(self._voices.values())).codec
+        first = next(iter(self._voices.values()))
+        first.check_sampling(how)
+        self.codec = first.codec
 
     def _lines(self, item: Item, first: int) -> list[Line]:
         """A sentence's lines as `hocket say` makes them, in its speaker's voice; `first` names the first one's draws."""

@@ -129,7 +129,7 @@ def choose(
     """The sentences to measure on. A function of the items; a smaller limit takes the first of those that a larger one takes.
 
     Args:
-        languages: that the model speaks. speakers: whose voices it has by name; empty: it has one voice for all.
+        languages: that the model speaks. speakers: that it speaks as; empty: it does not say.
         language, speaker: only the sentences of these.
 
     Raises:
