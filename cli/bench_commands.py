@@ -77,6 +77,23 @@ def alone(
 
 
 @bench_app.command()
+def yardstick(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished demo.")],
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="The recordings, where the demo had another corpus than its own.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the one process.")] = 2,
+) -> None:
+    """Word errors of a run's voice beside one process that trains on the same frames in larger steps."""
+    from benchmarks.result import print_table, write_result
+    from benchmarks.yardstick import measure
+
+    result = measure(run, corpus=corpus, threads=threads, say=typer.echo)
+    print_table(result, ("row", "wer", "n", "heldout_loss", "inner_steps", "frames", "seconds"))
+    if json_path is not None:
+        write_result(json_path, result)
+
+
+@bench_app.command()
 def tokenize(
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     rows: Annotated[str, typer.Option(help="MINUTES:SPEAKERS of the recordings, separated by commas.")] = "5:3,15:8,45:21",
