@@ -33,9 +33,9 @@ def long_batch(phonemes: int, frames: int) -> TextBatch:
     )
 
 
-def front_sizes(phonemes: int, frames: int) -> list[int]:
-    """Elements of every tensor that the text front keeps for its backward, which is run."""
-    front = build_stage(CONFIG, 0, 1, seed=1).text
+def kept_sizes(phonemes: int, frames: int) -> list[int]:
+    """Elements of every tensor that stage 0 of three keeps for its backward, which is run."""
+    stage = build_stage(CONFIG, 0, 3, seed=1)
     sizes: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -43,17 +43,17 @@ def front_sizes(phonemes: int, frames: int) -> list[int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        condition, duration = front(long_batch(phonemes, frames), PassContext(3, 0, train=True))[:2]
-    (condition.square().sum() + duration).backward()
+        hidden, local = stage.first(long_batch(phonemes, frames), PassContext(3, 0, train=True))
+    (hidden.square().sum() + local.objective).backward()
     return sizes
 
 
 def test_no_tensor_has_a_number_for_every_phoneme_and_frame() -> None:
     phonemes, frames = 400, 4000
-    widest = round(CONFIG.d_model * CONFIG.conv_mult)  # the widest that one frame may take
-    sizes = front_sizes(phonemes, frames)
+    widest = 3 * CONFIG.d_model  # that one frame may take: queries, keys and values
+    sizes = kept_sizes(phonemes, frames)
     assert max(sizes) <= (frames + CONFIG.n_codebooks) * widest < phonemes * frames
-    more_text, more_time = front_sizes(2 * phonemes, frames), front_sizes(phonemes, 2 * frames)
+    more_text, more_time = kept_sizes(2 * phonemes, frames), kept_sizes(phonemes, 2 * frames)
     assert sum(more_text) < 1.2 * sum(sizes), "twice the phonemes cost little: the frames are what is kept"
     assert sum(more_time) < 2.05 * sum(sizes), "and memory is linear in the frames"
 
