@@ -32,7 +32,7 @@ def python_module(module: str, *arguments: str) -> list[str]:
 
 
 async def run_once(command: Sequence[str], log: Path, *, limit_s: float = 1800.0) -> None:
-    """Run a child to its end; its output goes to `log`.
+    """Run a child to its end; its output goes to `log`, its standard input closes when this process ends.
 
     Raises:
         HocketError: the one with which the child ended, or CHILD_FAILED with the log's last line.
@@ -40,7 +40,7 @@ async def run_once(command: Sequence[str], log: Path, *, limit_s: float = 1800.0
     try:
         with log.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=stream, stderr=stream
+                *command, stdin=asyncio.subprocess.PIPE, stdout=stream, stderr=stream
             )  # fmt: skip
     except OSError as error:
         raise disk_error(error, log) from error

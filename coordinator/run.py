@@ -125,6 +125,7 @@ class RunState:
 
     rounds: list[dict[str, Any]] = field(default_factory=list)
     heldout: dict[str, dict[str, Any]] = field(default_factory=dict)
+    listened: list[dict[str, Any]] = field(default_factory=list)
     prepare_s: list[float] = field(default_factory=list)
     close_s: list[float] = field(default_factory=list)
     open_s: list[float] = field(default_factory=list)
@@ -272,6 +273,9 @@ class RunState:
             if record["cid"] == data["base_cid"]:
                 record["heldout_loss"] = data["loss"]
 
+    def _listened(self, time: float, data: dict[str, Any]) -> None:
+        self.listened.append(data)
+
     def _update(self, time: float, data: dict[str, Any]) -> None:
         self._remember_nonce(data)
         fields = {key: data[key] for key in Update.__dataclass_fields__ if key != "microbatches"}
@@ -351,11 +355,15 @@ _HANDLERS: dict[str, Callable[[RunState, float, dict[str, Any]], None]] = {
     "lease_done": RunState._lease_done,
     "lease_returned": RunState._lease_returned,
     "heldout": RunState._heldout,
+    "listened": RunState._listened,
     "update": RunState._update,
     "stage_done": RunState._stage_done,
     "version": RunState._version,
 }
-# Events that change what members are told.
+# Events that change what members, or the report, are told.
 _VISIBLE = frozenset(
-    {"created", "started", "bootstrap", "joined", "revived", "lost", "left", "assigned", "ready", "phase", "heldout", "version"}
-)
+    {
+        "created", "started", "bootstrap", "joined", "revived", "lost", "left", "assigned", "ready", "phase", "heldout",
+        "listened", "version",
+    }
+)  # fmt: skip

@@ -135,6 +135,19 @@ class NetworkSection(_Section):
         return self
 
 
+class PreviewsSection(_Section):
+    """`[previews]`: each `every`-th version, and the last, is measured and speaks some sentences (0: none).
+
+    `codec` is a name or a folder and must be the dataset's. `sentences` are spoken in the dataset's first language; without any,
+    built-in ones are, in each of its languages. The files of the newest `keep` listenings stay.
+    """
+
+    every: int = Field(default=10, ge=0)
+    codec: str = Field(default="hocket-16k", min_length=1)
+    sentences: tuple[Annotated[str, Field(min_length=1, max_length=500)], ...] = Field(default=(), max_length=20)
+    keep: Positive = 5
+
+
 class RunConfig(_Section):
     """One run file.
 
@@ -149,6 +162,7 @@ class RunConfig(_Section):
     aggregation: AggregationSection = AggregationSection()
     membership: MembershipSection = MembershipSection()
     checkpoint: CheckpointSection = CheckpointSection()
+    previews: PreviewsSection = PreviewsSection()
     network: NetworkSection = NetworkSection()
 
     @classmethod

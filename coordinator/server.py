@@ -27,6 +27,7 @@ from coordinator.dataset import import_dataset
 from coordinator.door import MAX_MESSAGE_BYTES, Door
 from coordinator.driver import Driver
 from coordinator.journal import Journal
+from coordinator.listening import Listening
 from coordinator.model_choice import choose_model
 from coordinator.run import RunState
 from coordinator.run_config import RunConfig
@@ -52,7 +53,7 @@ def run_coordinator(
     Args:
         run_toml: the run file; after the first start it must stay as it was.
         state_dir: made when absent; everything that survives a restart is in it.
-        exit_when_finished: stop `linger_s` after the last version was published and evaluated.
+        exit_when_finished: stop `linger_s` after the last version was published, evaluated and listened to.
 
     Raises:
         HocketError: whatever a person must mend.
@@ -87,6 +88,7 @@ class Coordinator:
                 raise self._journal.damaged(event.seq) from error
         self._core = Core(config, self._journal, state, faults, time.time)
         self._provider: pb.PeerAddress | None = None
+        self._report_lock = asyncio.Lock()
         self._child = Child(
             "the bootstrap peer", self._child_command, state_dir / "bootstrap.log", self._child_is_up, self._child_says
         )
@@ -109,16 +111,18 @@ class Coordinator:
             certificate = tls.load_or_create(self._state_dir, self._config.network.host) if self._config.network.tls else None
             core.emit("started", pid=os.getpid())
             driver = Driver(core, assembly)
+            listening = Listening(core, self._key.public, self._folder, self._state_dir)
             server = self._server(certificate)
             await server.start()
             self._hand_out_ticket(certificate)
             tasks = [
                 asyncio.create_task(driver.run(), name="driver"),
                 asyncio.create_task(self._child.supervise(), name="bootstrap peer"),
+                asyncio.create_task(listening.run(), name="listening"),
                 asyncio.create_task(self._report(), name="report"),
             ]
             if exit_when_finished:
-                tasks.append(asyncio.create_task(self._stop_when_finished(driver, stop, linger_s), name="end"))
+                tasks.append(asyncio.create_task(self._stop_when_finished(driver, listening, stop, linger_s), name="end"))
             await self._until(stop, tasks)
         finally:
             for task in tasks:
@@ -207,24 +211,33 @@ class Coordinator:
         finally:
             stopped.cancel()
 
-    async def _stop_when_finished(self, driver: Driver, stop: asyncio.Event, linger_s: float) -> None:
+    async def _stop_when_finished(self, driver: Driver, listening: Listening, stop: asyncio.Event, linger_s: float) -> None:
         await driver.finished.wait()
+        await listening.caught_up()
         logger.info("the run is finished; serving for %.0f s more", linger_s)
         # Members fetch the last version meanwhile; a signal ends the wait.
         await asyncio.sleep(linger_s)
+        await self._write_report()
         stop.set()
 
     async def _report(self) -> None:
-        """Keep report.json up to date: after each round, each evaluation and at the end."""
+        """Keep report.json up to date: after each round, evaluation and listening, and at the end."""
         core, written = self._core, None
         while True:
             state = core.state
-            stand: tuple[Any, ...] = (len(state.rounds), len(state.heldout), state.phase.value == "FINISHED", state.starts)
+            stand: tuple[Any, ...] = (
+                len(state.rounds), len(state.heldout), len(state.listened), state.phase.value == "FINISHED", state.starts
+            )  # fmt: skip
             if stand != written:
-                text = json.dumps(report_json(core), indent=1, sort_keys=True)
-                await asyncio.to_thread(atomic_write, self._state_dir / "report.json", text.encode())
+                await self._write_report()
                 written = stand
             await core.news(state.revision, 60.0)
+
+    async def _write_report(self) -> None:
+        """Write what is known now; one at a time, so that the newest stays."""
+        async with self._report_lock:
+            text = json.dumps(report_json(self._core), indent=1, sort_keys=True)
+            await asyncio.to_thread(atomic_write, self._state_dir / "report.json", text.encode())
 
     def _child_command(self) -> list[str]:
         return python_module(

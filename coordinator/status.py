@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.core import Core
+from coordinator.listening import next_choice
 from coordinator.measures import BYTE_KINDS
 from coordinator.run import RunState
 
@@ -47,6 +48,8 @@ def status_json(core: Core) -> dict[str, Any]:
         "duplicates": sum(one["duplicate_microbatches"] for one in state.rounds),
         "dropped": sum(one["dropped_microbatches"] for one in state.rounds),
         "initial_heldout_loss": initial_heldout_loss(state),
+        "listening": next_choice(state, core.config).round,
+        **listening_json(state),
         "version": {"version": state.version, **final_version(state)},
         "bytes": bytes_by_kind(core.bytes_sent),
         "coordinator_restarts": max(state.starts - 1, 0),
@@ -67,6 +70,15 @@ def initial_heldout_loss(state: RunState) -> float | None:
     return state.heldout[first]["loss"] if first in state.heldout else None
 
 
+def listening_json(state: RunState) -> dict[str, Any]:
+    """What was heard: `watch`, one entry for each round that was listened to, and `alarms`, all of them; oldest first."""
+    kept = ("round", "cid", "seconds", "watch", "previews", "errors")
+    return {
+        "watch": [{key: one[key] for key in kept} for one in state.listened],
+        "alarms": [alarm for one in state.listened for alarm in one["alarms"]],
+    }
+
+
 def final_version(state: RunState) -> dict[str, Any]:
     """The newest version: the round that it came from, and its CID."""
     return {"round": state.versions[-1]["round"] if state.versions else 0, "cid": state.base_cid}
@@ -79,6 +91,7 @@ def report_json(core: Core) -> dict[str, Any]:
         "run_id": state.run_id,
         "rounds": state.rounds,
         "initial_heldout_loss": initial_heldout_loss(state),
+        **listening_json(state),
         "duplicate_microbatches": sum(one["duplicate_microbatches"] for one in state.rounds),
         "dropped_microbatches": sum(one["dropped_microbatches"] for one in state.rounds),
         "coordinator_restarts": max(state.starts - 1, 0),

@@ -53,6 +53,14 @@ def replica_mark(entry: Mapping[str, Any], phase: str = "") -> str:
     return str(int(entry.get("frames", 0)))
 
 
+def alarm_lines(status: Mapping[str, Any]) -> list[str]:
+    """The alarms of the newest version that was listened to."""
+    alarms = status.get("alarms") or []
+    listened = [int(entry["round"]) for entry in status.get("watch") or []]
+    newest = max(listened, default=0)
+    return [f"alarm, {alarm['kind']}: {alarm['reason']}" for alarm in alarms if int(alarm["round"]) == newest]
+
+
 def status_lines(status: Mapping[str, Any]) -> list[str]:
     """A status for people, in plain lines."""
     done, target = int(status.get("frames_done", 0)), int(status.get("target_frames", 0))
@@ -63,6 +71,7 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
         members = ", ".join(f"{entry['member'][:8]} {replica_mark(entry, status['phase'])}" for entry in stage["replicas"])
         lines.append(f"stage {stage['stage']}: {members or 'nobody'}")
     lines.extend(round_line(entry) for entry in status["rounds"])
+    lines.extend(alarm_lines(status))
     version = status.get("version") or {}
     if version.get("cid"):
         lines.append(f"version of round {version['round']}: {version['cid']}")

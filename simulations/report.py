@@ -176,6 +176,8 @@ def build_report(
         "run_id": status["run_id"],
         "rounds": rounds,
         "frames_per_second": speeds(rounds),
+        "watch": list(status.get("watch", [])),
+        "alarms": list(status.get("alarms", [])),
         "recoveries": recoveries(faults, events),
         "false_suspicions": false_suspicions(faults, events),
         "duplicate_microbatches": int(status.get("duplicates", 0)),

@@ -100,6 +100,7 @@ def run_file(settings: SimulationSettings, manifest: Path) -> str:
         },
         "aggregation": {"rule": "trimmed_mean", "tolerate": 1},
         "checkpoint": {"keep": settings.rounds + 1},
+        "previews": {"every": 0},
         "network": {"wire": settings.wire},
     }
     for section, values in settings.extra.items():
@@ -230,7 +231,7 @@ async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, sh
             cluster.sample_usage()
             next_sample = time.monotonic() + SAMPLE_EVERY_S
         show.status(status)
-        if status["phase"] == "FINISHED":
+        if status["phase"] == "FINISHED" and status.get("listening") is None:
             cluster.sample_usage()
             return status, progress
         await asyncio.sleep(settings.poll_s)

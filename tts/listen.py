@@ -5,9 +5,9 @@ Measures it on the held-out set, decides which alarms to give, and speaks the pr
     watch.json          {"round", "version", "cid", "seconds", "watch", "alarms", "previews", "errors"}
     NN-LANGUAGE[-VOICE].wav, .png     each preview's sound, and its spectrogram with the phones that were spoken
 
-The coordinator runs it as a child, at the lowest priority and on one core, so that neither its own process needs torch nor the
-training waits. What cannot be done (a codec that is not there, a symbol that the dataset has not) is told in `errors`, and the
-rest is done.
+The coordinator runs it as a child, at a low priority and on one core, so that neither its own process needs torch nor the
+training waits; it ends when its standard input closes. What cannot be done (a codec that is not there, a symbol that the dataset
+has not) is told in `errors`, and the rest is done.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -234,9 +235,17 @@ def spoken_phones(lines: Sequence[Line], symbols: Sequence[str], frame_rate: flo
             yield Phone(symbols[int(number)], frames / frame_rate)
 
 
+def end_with_the_parent() -> None:
+    """End this process when its standard input closes: a coordinator that was killed starts a listener of its own again."""
+    while os.read(0, 1024):
+        continue
+    os._exit(1)
+
+
 def main() -> None:
-    """Run as a child process; one error line where nothing could be done."""
+    """Run as a child process, until its standard input closes at the longest; one error line where nothing could be done."""
     set_up_logging("WARNING")
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
     os.nice(NICENESS)
     torch.set_num_threads(1)
     try:

@@ -69,6 +69,8 @@ rule = "trimmed_mean"
 tolerate = 1
 [membership]
 silence_s = {silence}
+[previews]
+every = {previews}
 [network]
 tls = {tls}
 """
@@ -355,7 +357,8 @@ def scripted(tmp_path: Path, peer_keys: list[PeerKey]) -> Iterator[SimpleNamespa
     started: list[Process] = []
 
     def prepare(**changes: Any) -> None:
-        values = {"count": 2, "replicas": 2, "ceiling": 30, "evaluate": "true", "silence": 3, "tls": "true", **changes}
+        values = {"count": 2, "replicas": 2, "ceiling": 30, "evaluate": "true", "silence": 3, "tls": "true", "previews": 0}
+        values |= changes
         write_dataset(tmp_path / "dataset")
         (tmp_path / "run.toml").write_text(RUN.format(**values))
 

@@ -141,10 +141,22 @@ def test_the_child_writes_what_it_found(heard: Callable[..., tuple[Order, Path]]
     order, out = heard()
     (tmp_path / "order.json").write_text(json.dumps(asdict(order)))
     command = [sys.executable, "-m", "tts.listen", str(tmp_path / "order.json")]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ended.stdout == ""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.read() == b"" and child.wait(100) == 0
     found = Listened(**json.loads((out / "watch.json").read_text()))
     assert found.cid == order.cid and len(found.previews) == 1 and found.seconds > 0 and found.errors == []
+
+
+def test_the_child_ends_with_its_parent(heard: Callable[..., tuple[Order, Path]], tmp_path: Path) -> None:
+    order, out = heard()
+    (tmp_path / "order.json").write_text(json.dumps(asdict(order)))
+    command = [sys.executable, "-m", "tts.listen", str(tmp_path / "order.json")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(60) == 1
+    assert not (out / "watch.json").exists()
 
 
 def test_a_great_many_speakers_are_told_by_the_largest(heard: Callable[..., tuple[Order, Path]]) -> None:
