@@ -58,7 +58,12 @@ def alarm_lines(status: Mapping[str, Any]) -> list[str]:
     alarms = status.get("alarms") or []
     listened = [int(entry["round"]) for entry in status.get("watch") or []]
     newest = max(listened, default=0)
-    return [f"alarm, {alarm['kind']}: {alarm['reason']}" for alarm in alarms if int(alarm["round"]) == newest]
+    return [alarm_line(alarm) for alarm in alarms if int(alarm["round"]) == newest]
+
+
+def alarm_line(alarm: Mapping[str, Any]) -> str:
+    """One alarm in a line."""
+    return f"alarm, {alarm['kind']}: {alarm['reason']}"
 
 
 def status_lines(status: Mapping[str, Any]) -> list[str]:
@@ -97,7 +102,7 @@ def picture(status: Mapping[str, Any], notes: list[str]) -> Group:
         done = target
     bar = ProgressBar(total=max(target, 1), completed=min(done, target), width=BAR_WIDTH)
     rounds = [Text(round_line(entry)) for entry in status["rounds"][-6:]]
-    lines = [Text(note, style="bold") for note in notes[-3:]]
+    lines = [*(Text(line, style="red") for line in alarm_lines(status)), *(Text(note, style="bold") for note in notes[-3:])]
     return Group(title, table, bar, Text(f"{done} of {target} frames of this round"), *rounds, *lines)
 
 
@@ -130,18 +135,23 @@ class Quiet(Show):
 
 
 class PlainLines(Show):
-    """One line for each finished round and each change of phase, and one now and then within a round."""
+    """One line for each finished round, each alarm and each change of phase, and one now and then within a round."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._phase = ""
         self._rounds = 0
+        self._alarms = 0
         self._next_line = 0.0
 
     def status(self, status: Mapping[str, Any]) -> None:
         for entry in status["rounds"][self._rounds :]:
             self.note(round_line(entry))
         self._rounds = len(status["rounds"])
+        alarms = status.get("alarms") or []
+        for alarm in alarms[self._alarms :]:
+            self.note(alarm_line(alarm))
+        self._alarms = len(alarms)
         phase = f"round {status['round']}: {status['phase']}"
         now = time.monotonic()
         if phase == self._phase and (now < self._next_line or status["phase"] != "OPEN"):

@@ -54,6 +54,28 @@ def test_a_status_in_lines_names_everything_a_person_asks_for() -> None:
         assert part in text
 
 
+def heard(*rounds: int) -> dict[str, Any]:
+    """A status in which the versions of these rounds were listened to; the first gave an alarm."""
+    reason = f"after round {rounds[0]}: this model does not read its text"
+    alarm = {"round": rounds[0], "kind": "text_not_read", "group": "all", "reason": reason}
+    return {**status(), "watch": [{"round": number} for number in rounds], "alarms": [alarm]}
+
+
+def test_a_status_shows_the_alarms_of_the_newest_listening() -> None:
+    assert "alarm, text_not_read: after round 2: this model does not read its text" in status_lines(heard(2))
+    assert not [line for line in status_lines(heard(2, 4)) if "alarm" in line], "what was wrong then is well now"
+    assert not [line for line in status_lines(status()) if "alarm" in line]
+
+
+def test_an_alarm_is_shown_once_in_lines_and_stays_in_the_picture() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    lines = PlainLines(console)
+    for current in (status(), heard(2), heard(2)):
+        lines.status(current)
+    console.print(picture(heard(2), []))
+    assert console.file.getvalue().count("does not read its text") == 2  # type: ignore[attr-defined]
+
+
 def test_a_member_that_left_a_finished_run_is_done_not_lost() -> None:
     gone = {"member": "m", "alive": False, "ready": False, "frames": 0}
     assert replica_mark({**gone, "reason": "left: finished"}, "FINISHED") == "done"

@@ -130,6 +130,8 @@ def test_the_report_holds_what_the_contract_names() -> None:
         "dropped": 2,
         "bytes": {"activations": 5},
         "version": {"round": 1, "cid": "bafy"},
+        "watch": [{"round": 1, "watch": None}],
+        "alarms": [{"round": 1, "kind": "text_not_read", "group": "all", "reason": "why"}],
     }
     report = build_report(
         status=status,
@@ -146,4 +148,5 @@ def test_the_report_holds_what_the_contract_names() -> None:
     assert report["duplicate_microbatches"] == 1 and report["dropped_microbatches"] == 2
     assert report["recoveries"][0]["seconds"] == 1.0
     assert report["final_version"]["cid"] == "bafy" and report["coordinator_restarts"] == 1
+    assert report["watch"] == status["watch"] and report["alarms"] == status["alarms"]
     assert report["frames_per_second"]["median"] == 50.0
