@@ -200,7 +200,9 @@ def serving(status: Mapping[str, Any]) -> dict[str, int]:
 
 
 async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, show: Show) -> tuple[dict[str, Any], PlanProgress]:
-    """Watch the run to its end, carry out the fault plan on the way; returns the last status.
+    """Watch the run to its end, and until its last version was listened to; carry out the fault plan on the way.
+
+    Returns: the last status, and what became of the plan.
 
     Raises:
         HocketError: CHILD_FAILED when the coordinator ended by itself, or the time limit passed.
@@ -235,6 +237,9 @@ async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, sh
             cluster.sample_usage()
             return status, progress
         await asyncio.sleep(settings.poll_s)
+    if status.get("phase") == "FINISHED":
+        show.note(f"the time limit has passed; the version of round {status['listening']} was not listened to")
+        return status, progress
     raise HocketError(
         Code.CHILD_FAILED,
         f"the run did not end within {settings.time_limit_s:.0f} s: {status.get('phase')}, {status.get('reason')}; "

@@ -22,7 +22,8 @@ LEAST_DIVERSITY = 0.2
 # A predictor that says one and the same duration for every phoneme has an error of 1 in these units; one that has learnt
 # anything at all is well below.
 MOST_DURATION_SHARE = 0.95
-# Voices differ in how much of their codes the text settles, made-up ones from recorded ones by a factor of two; three is more.
+# Voices differ in how much of their codes the text settles; one of which it settles less than a third of what is usual was left
+# behind.
 LEAST_SPEAKER_SHARE = 1 / 3
 
 ALL = "all"

@@ -98,6 +98,8 @@ def apply_step(core: Core, step: tuple[str, str, int]) -> None:
         core.take_report(known, report)
     elif kind == "return" and number in state.leases and state.leases[number].outstanding:
         core.emit("lease_returned", lease_id=number, reason="drawn")
+    elif kind == "listened":
+        core.emit("listened", round=number, cid="c", skipped=(1,), seconds=0.5, watch=None, alarms=[], previews=0, errors=["e"])
     elif kind == "phase":
         next_phase = {
             Phase.GATHERING: Phase.PREPARING, Phase.PREPARING: Phase.OPEN,
@@ -112,7 +114,9 @@ def apply_step(core: Core, step: tuple[str, str, int]) -> None:
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["join", "seen", "lose", "assign", "ready", "ready", "lease", "lease", "report", "return", "phase"]),
+        st.sampled_from([
+            "join", "seen", "lose", "assign", "ready", "ready", "lease", "lease", "report", "return", "listened", "phase",
+        ]),
         st.sampled_from(["a", "b", "c"]), st.integers(0, 12),
     ),
     max_size=60,
