@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.errors import HocketError
+from common.errors import Code, HocketError
 from common.files import atomic_write, disk_error
 from common.log import set_up_logging
 from protocol.manifest import DatasetManifest, VersionManifest, read_manifest
@@ -44,7 +44,7 @@ from tts.durations import stretch
 from tts.export import Card, Export
 from tts.pictures import Phone, draw_spectrogram
 from tts.preview_texts import preview_texts
-from tts.stage_files import expected_tensors, set_weights
+from tts.stage_files import expected_tensors
 from tts.stages import Stage, build_stage
 from tts.synthesis import Line, predict_durations
 from tts.voice import Voice, write_wav
@@ -53,7 +53,10 @@ from tts.watch import measure, spread_over_speakers
 NICENESS = 10
 RESULT = "watch.json"
 MOST_READ = 2000        # held-out utterances that are looked at
-MOST_MEASURED = 96      # and of these the ones that are measured: enough for figures within some hundredths
+MOST_MEASURED = 64      # and of these the ones that are measured: enough for figures within some hundredths
+LEAST_MEASURED = 8      # whatever the model's size
+MEASURING_FLOPS = 2e13  # a quarter of an hour on one core; a model of 3 B parameters is measured on the fewest utterances
+SHUFFLES = 3
 MOST_GROUPS = 32        # largest ones that are told, for a set of very many speakers
 MOST_LANGUAGES = 4
 MOST_VOICES = 2         # of a language
@@ -106,11 +109,11 @@ def listen(order: Order) -> Listened:
     manifest = read_manifest(VersionManifest, store.read_file(order.cid), signer=bytes.fromhex(order.signer))
     dataset = read_manifest(DatasetManifest, store.read_file(manifest.dataset_cid), signer=None)
     found = Listened(round=manifest.round, version=manifest.version, cid=order.cid)
-    rows = heldout_rows(dataset, store)
     with scratch_folder(out) as scratch:
         stage = whole_model(manifest, store, scratch)
+        rows = heldout_rows(dataset, store, sum(parameter.numel() for parameter in stage.parameters()))
         with told(found.errors):
-            watch = measure([stage], rows, languages=dataset.languages, seed=order.seed)
+            watch = measure([stage], rows, languages=dataset.languages, seed=order.seed, shuffles=SHUFFLES)
             found.watch = largest_groups(watch).to_json()
             found.alarms = [asdict(alarm) for alarm in alarms(watch, round=manifest.round)]
         with told(found.errors):
@@ -148,24 +151,39 @@ def scratch_folder(out: Path) -> Iterator[Path]:
 
 
 def whole_model(manifest: VersionManifest, store: BlockStore, scratch: Path) -> Stage:
-    """All stages of a version as one, each file checked against the model."""
-    config, weights = ModelConfig.from_dict(manifest.model), {}
+    """All stages of a version as one, each file checked against the model; beside the model one file is in memory at a time."""
+    config = ModelConfig.from_dict(manifest.model)
+    stage = build_stage(config, 0, 1)
+    parameters = dict(stage.named_parameters())
     for part in manifest.stages:
         path = scratch / f"stage-{part.stage}.safetensors"
         store.export(part.cid, path, max_bytes=part.size_bytes)
-        weights.update(read_checked(path, expected_tensors(config, part.stage, len(manifest.stages))))
-    stage = build_stage(config, 0, 1)
-    set_weights(stage, weights)
+        weights = read_checked(path, expected_tensors(config, part.stage, len(manifest.stages)))
+        with torch.no_grad():
+            for name, array in weights.items():
+                parameters.pop(name).copy_(torch.from_numpy(array))
+        path.unlink()
+    if parameters:
+        raise HocketError(Code.CHECKPOINT_INVALID, f"{next(iter(parameters))} is in no stage of version {manifest.version}")
     return stage
 
 
-def heldout_rows(dataset: DatasetManifest, store: BlockStore) -> list[Utterance]:
-    """Held-out utterances to measure, spread over languages and speakers."""
+def heldout_rows(dataset: DatasetManifest, store: BlockStore, parameters: int) -> list[Utterance]:
+    """Held-out utterances to measure, spread over languages and speakers.
+
+    Args:
+        parameters: of the model: the larger it is, the fewer utterances can be measured in about the same time.
+    """
     rows: list[Utterance] = []
     for shard in dataset.heldout:
         if len(rows) < MOST_READ:
             rows += read_shard(store.read_file(shard.cid, max_bytes=shard.size_bytes), n_symbols=len(dataset.phonemes))
-    return [rows[index] for index in spread_over_speakers(rows, MOST_MEASURED, seed=0)]
+    if not rows:
+        return []
+    frames = sum(row.n_frames for row in rows) / len(rows)
+    affordable = int(MEASURING_FLOPS / (2 * parameters * frames * (1 + SHUFFLES)))
+    count = max(LEAST_MEASURED, min(MOST_MEASURED, affordable))
+    return [rows[index] for index in spread_over_speakers(rows, count, seed=0)]
 
 
 def largest_groups(watch: Watch) -> Watch:

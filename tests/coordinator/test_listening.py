@@ -75,6 +75,7 @@ class Run:
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.timeout(300)
 def test_a_version_is_heard_and_the_run_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(tmp_path)
     cid = run.publish(2)
@@ -154,6 +155,7 @@ def test_previews_of_a_run_file() -> None:
         assert "previews." in caught.value.detail
 
 
+@pytest.mark.timeout(300)
 def test_a_run_whose_listener_fails_goes_to_its_end(scripted: SimpleNamespace) -> None:
     """The held-out shards of the scripted dataset are no shards; the coordinator ends by itself, after the last version."""
     scripted.prepare(previews=1)
@@ -165,7 +167,7 @@ def test_a_run_whose_listener_fails_goes_to_its_end(scripted: SimpleNamespace) -
         await scripted.go_on(world, lambda view: view.phase == pb.FINISHED)
 
     asyncio.run(run())
-    assert process.wait(100) == 0
+    assert process.wait(250) == 0
     report = json.loads((scripted.state_dir / "report.json").read_text())
     assert [one["round"] for one in report["rounds"]] == [1, 2] and report["finished"]
     assert report["watch"][-1]["round"] == 2 and report["watch"][-1]["watch"] is None

@@ -24,7 +24,7 @@ from tokenizer.codec import load_codec
 from tokenizer.languages import supported_languages
 from tokenizer.phonemes import Phonemizer, inventory_for
 from tts.export import Card, load_export, write_export
-from tts.listen import Listened, Order, largest_groups, listen, wanted_previews
+from tts.listen import Listened, Order, heldout_rows, largest_groups, listen, wanted_previews
 from tts.preview_texts import preview_texts
 from tts.reference import InnerSettings, ReferenceTrainer, cut_microbatches
 from tts.stage_files import weights_of
@@ -137,17 +137,19 @@ def test_a_version_that_another_signed_is_refused(heard: Callable[..., tuple[Ord
     assert caught.value.code is Code.MANIFEST_INVALID and not out.exists()
 
 
+@pytest.mark.timeout(300)
 def test_the_child_writes_what_it_found(heard: Callable[..., tuple[Order, Path]], tmp_path: Path) -> None:
     order, out = heard()
     (tmp_path / "order.json").write_text(json.dumps(asdict(order)))
     command = [sys.executable, "-m", "tts.listen", str(tmp_path / "order.json")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        assert child.stdout.read() == b"" and child.wait(100) == 0
+        assert child.stdout.read() == b"" and child.wait(250) == 0
     found = Listened(**json.loads((out / "watch.json").read_text()))
     assert found.cid == order.cid and len(found.previews) == 1 and found.seconds > 0 and found.errors == []
 
 
+@pytest.mark.timeout(300)
 def test_the_child_ends_with_its_parent(heard: Callable[..., tuple[Order, Path]], tmp_path: Path) -> None:
     order, out = heard()
     (tmp_path / "order.json").write_text(json.dumps(asdict(order)))
@@ -155,8 +157,19 @@ def test_the_child_ends_with_its_parent(heard: Callable[..., tuple[Order, Path]]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
         child.stdin.close()
-        assert child.wait(60) == 1
+        assert child.wait(250) == 1
     assert not (out / "watch.json").exists()
+
+
+def test_a_large_model_is_measured_on_fewer_sentences(tmp_path: Path) -> None:
+    manifest, shards = dataset_manifest([], utterances(120, speakers=("ann", "bob")))
+    store = BlockStore(tmp_path / "blocks")
+    for data in shards.values():
+        store.add_bytes(data)
+    counts = {size: len(heldout_rows(manifest, store, size)) for size in (200_000, 1_000_000_000, 3_000_000_000)}
+    assert counts[200_000] == 64 and 8 <= counts[3_000_000_000] < counts[1_000_000_000] < 64
+    assert {row.speaker for row in heldout_rows(manifest, store, 10**12)} == {"ann", "bob"}
+    assert heldout_rows(dataset_manifest([], [])[0], store, 1) == []
 
 
 def test_a_great_many_speakers_are_told_by_the_largest(heard: Callable[..., tuple[Order, Path]]) -> None:
