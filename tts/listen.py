@@ -2,7 +2,7 @@
 
 Measures it on the held-out set, decides which alarms to give, and speaks the preview sentences. Writes into a folder
 
-    watch.json          {"round", "version", "cid", "seconds", "watch", "alarms", "previews", "errors"}
+    watch.json          written last: {"round", "version", "cid", "seconds", "watch", "alarms", "previews", "errors"}
     NN-LANGUAGE[-VOICE].wav, .png     each preview's sound, and its spectrogram with the phones that were spoken
 
 The coordinator runs it as a child, at a low priority and on one core, so that neither its own process needs torch nor the
