@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from protocol.content import cid_of, file_cid
 from protocol.identity import MemberKey
 from protocol.manifest import DatasetManifest, ShardEntry, StageFile, TensorEntry, VersionManifest, sign_manifest
 from swarm.blocks import BlockStore
-from tokenizer.codec import load_codec, shipped_folder
+from tokenizer.codec import load_codec
 from tokenizer.phonemes import inventory_for
 from tokenizer.shards import shard_bytes
 from tokenizer.utterance import Utterance
@@ -59,8 +60,11 @@ def dataset_manifest(
         entries[part] = ShardEntry(cid=cid_of(data), rows=len(own), frames=sum(row.n_frames for row in own), size_bytes=len(data))
     speakers = sorted({row.speaker for row in [*rows, *heldout]})
     codec = load_codec(n_codebooks=BOOKS)
+    with tempfile.TemporaryDirectory() as name:
+        codec.save(Path(name))
+        weights_cid = file_cid(Path(name) / "model.safetensors")
     manifest = DatasetManifest(
-        name="spoken", codec={**codec.describe(), "name": "hocket-16k", "cid": file_cid(shipped_folder() / "model.safetensors")},
+        name="spoken", codec={**codec.describe(), "name": "hocket-16k", "cid": weights_cid},
         phonemes=inventory_for(languages).symbols, languages=list(languages), speakers=speakers,
         shards=[entries["train"]] if "train" in entries else [], heldout=[entries["heldout"]] if "heldout" in entries else [],
         speaker_embedding={"dim": dim, "encoder": "made up"} if dim else {},
