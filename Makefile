@@ -34,16 +34,21 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(PY)
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(PY)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,evaluate,ffmpeg,ja,recordings]'
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps Resemblyzer
-	@touch $(VENV)/.installed $@
+	@touch $(VENV)/.installed $(VENV)/.installed-recordings $(VENV)/.installed-evaluate $@
 
 # What long recordings need beside the rest: voice activity detection and speaker embeddings.
-setup-recordings: setup
+setup-recordings: $(VENV)/.installed-recordings
+# What measures a voice: a recogniser, a judge of quality and, from the recordings' part, speaker embeddings.
+setup-evaluate: $(VENV)/.installed-evaluate
+
+$(VENV)/.installed-recordings: $(VENV)/.installed
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[recordings]'
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps Resemblyzer
+	@touch $@
 
-# What measures a voice: a recogniser, a judge of quality and, from the recordings' part, speaker embeddings.
-setup-evaluate: setup-recordings
+$(VENV)/.installed-evaluate: $(VENV)/.installed-recordings
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[evaluate]'
+	@touch $@
 
 demo: setup-evaluate
 	$(VENV)/bin/hocket demo --out $(OUT) $(ARGS)

@@ -154,6 +154,10 @@ def codec_train(
     steps: Annotated[int, typer.Option(min=1, help="Training steps; some 2200 for 80 minutes of speech.")] = 2200,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the initial weights and of the crops.")] = 0,
+    start: Annotated[
+        str | None, typer.Option("--from", help="A codec to train further: a folder, or the shipped hocket-16k.")
+    ] = None,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", min=1e-6, max=1.0, help="Of AdamW, at its highest.")] = 2e-3,
 ) -> None:
     """Train a small codec on the recordings of several voices."""
     for corpus in corpora:
@@ -161,7 +165,11 @@ def codec_train(
             raise HocketError(Code.CORPUS_UNREADABLE, f"{corpus} is no folder")
     new_folder(out)
     from cli.data_progress import train_codec_with_progress
+    from tokenizer.codec import SHIPPED, shipped_folder
 
-    facts = train_codec_with_progress(corpora, out, steps=steps, threads=threads, seed=seed)
+    older = None if start is None else shipped_folder() if start == SHIPPED else Path(start)
+    facts = train_codec_with_progress(
+        corpora, out, steps=steps, threads=threads, seed=seed, start=older, learning_rate=learning_rate
+    )
     minutes = sum(facts["minutes"].values())
     typer.echo(f"{out}: trained on {minutes:.1f} minutes, spectral loss {facts['first_loss']:.3f} -> {facts['last_loss']:.3f}")

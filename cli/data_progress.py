@@ -53,16 +53,24 @@ class Bar:
             self._console.print(f"{part}: {done} of {total}{tail}", markup=False, highlight=False, soft_wrap=True)
 
 
-def train_codec_with_progress(corpora: list[Path], out: Path, *, steps: int, threads: int, seed: int) -> dict[str, Any]:
+def train_codec_with_progress(
+    corpora: list[Path], out: Path, *, steps: int, threads: int, seed: int, start: Path | None, learning_rate: float
+) -> dict[str, Any]:
     """Train a codec; returns minutes of each voice, and the loss at the start and at the end."""
     import torch
 
-    from tokenizer.small_codec_training import train_codec
+    from tokenizer.small_codec_training import TrainingSettings, train_codec
 
     torch.set_num_threads(threads)
     with Bar() as bar:
         report = train_codec(
-            corpora, out, steps, seed, lambda done, total, loss: bar.step("training", done, total, f"loss {loss:.3f}")
+            corpora,
+            out,
+            steps,
+            seed,
+            lambda done, total, loss: bar.step("training", done, total, f"loss {loss:.3f}"),
+            settings=TrainingSettings(learning_rate=learning_rate),
+            start=start,
         )
     return {"minutes": report.minutes, "first_loss": report.first_loss, "last_loss": report.last_loss}
 

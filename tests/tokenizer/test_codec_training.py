@@ -77,6 +77,16 @@ def test_a_training_is_a_function_of_its_seed(folders: list[Path], tmp_path: Pat
     assert a == b != c
 
 
+def test_a_trained_codec_goes_on_where_it_stands(folders: list[Path], tmp_path: Path) -> None:
+    first, _ = train(folders, tmp_path / "first", 60)
+    further = train_codec(folders, tmp_path / "further", 30, 1, settings=SETTINGS, start=tmp_path / "first")
+    assert further.first_loss < 1.2 * first.last_loss and further.last_loss < first.last_loss
+    before, after = (load_codec(tmp_path / name) for name in ("first", "further"))
+    assert after.describe() == before.describe()
+    distance = np.abs(after.codebook_vectors() - before.codebook_vectors()).mean()
+    assert 0 < distance < 0.5 * np.abs(before.codebook_vectors()).mean()  # the books have moved, and are still the same books
+
+
 @pytest.mark.parametrize("steps", [0, -3])
 def test_refuses_no_steps(folders: list[Path], tmp_path: Path, steps: int) -> None:
     with pytest.raises(HocketError) as caught:
