@@ -18,6 +18,8 @@ from typing import TypeVar
 import numpy as np
 from num2words import num2words
 
+from tts.dropout import draw_key
+
 Item = TypeVar("Item")
 
 LEVEL = 0.95
@@ -25,20 +27,18 @@ DRAWS = 1000
 _MAX_DIGITS = 15  # longer ones are read digit by digit, as a telephone number is
 _SPOKEN = {"mr": "mister", "mrs": "missus", "ms": "miss", "dr": "doctor", "ok": "okay", "vs": "versus", "etc": "et cetera"}
 _APOSTROPHES = re.compile("['\u2019\u2018`\u00b4\u02bc]")
-_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_MONEY = re.compile(r"([$£€])\s?(\d+(?:\.\d+)?)((?:\s(?:hundred|thousand|million|billion))?)")
+_MONEY = re.compile(r"([$£€])\s?(\d+(?:,\d{3})*(?:\.\d+)?)((?:\s(?:hundred|thousand|million|billion))?)")
 _CURRENCIES = {"$": "dollar", "£": "pound", "€": "euro"}
 _CLOCK = re.compile(r"\b(\d{1,2}):(\d\d)\b")
-_NUMBER = re.compile(r"(\d+)(?:\.(\d+)|(st|nd|rd|th)\b|(s)\b)?")
+_NUMBER = re.compile(r"(\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.(\d+)|(st|nd|rd|th)\b|(s)\b)?")
 _SIGNS = {"%": " percent ", "&": " and ", "+": " plus ", "=": " equals ", "@": " at ", "°": " degrees "}
 _NOT_A_LETTER = re.compile(r"[^a-z]+")
 
 
 def normalise(text: str) -> list[str]:
     """The words of an English text as they are said: lower case, numbers spelt out, no punctuation, hyphens as spaces."""
-    plain = "".join(sign for sign in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(sign))
+    plain = "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign)).lower()
     plain = _APOSTROPHES.sub("", plain)
-    plain = _GROUPED.sub("", plain)
     plain = _MONEY.sub(_money, plain)
     plain = _CLOCK.sub(_clock, plain)
     plain = _NUMBER.sub(_number, plain)
@@ -60,12 +60,13 @@ def _clock(match: re.Match[str]) -> str:
 
 
 def _number(match: re.Match[str]) -> str:
-    digits, fraction, ordinal, plural = match.groups()
+    written, fraction, ordinal, plural = match.groups()
+    digits = written.replace(",", "")
     if len(digits) > _MAX_DIGITS or (len(digits) > 1 and digits.startswith("0")):
         spoken = " ".join(_named(int(digit), "cardinal") for digit in digits)
     elif ordinal:
         spoken = _named(int(digits), "ordinal")
-    elif len(digits) == 4 and 1100 <= int(digits) < 2100 and not fraction:  # a recogniser writes years without a comma
+    elif len(written) == 4 and 1100 <= int(digits) < 2100 and not fraction:  # years have no comma
         spoken = _named(int(digits), "year")
     else:
         spoken = _named(int(digits), "cardinal")
@@ -102,20 +103,28 @@ def edit_distance(reference: Sequence[Item], found: Sequence[Item]) -> int:
 
 
 def changes(reference: Sequence[Item], found: Sequence[Item]) -> list[tuple[Change, Item | None, Item | None]]:
-    """A shortest way from `reference` to `found`: (what became of it, the wanted item, the found one), in order."""
-    rows = [list(range(len(found) + 1))]
-    for number, wanted in enumerate(reference, start=1):
-        above, row = rows[-1], [number]
-        for place, item in enumerate(found, start=1):
-            row.append(min(above[place] + 1, row[place - 1] + 1, above[place - 1] + (wanted != item)))
-        rows.append(row)
+    """A shortest way from `reference` to `found`: (what became of it, the wanted item, the found one), in order.
+
+    Of several shortest ways, one that keeps most items as they are.
+    """
+    edit = len(reference) + len(found) + 1  # more than all that can be gained by items that stay the same
+
+    def pair(i: int, j: int) -> int:
+        return -1 if reference[i - 1] == found[j - 1] else edit
+
+    costs = [[edit * place for place in range(len(found) + 1)]]
+    for i in range(1, len(reference) + 1):
+        above, row = costs[-1], [edit * i]
+        for j in range(1, len(found) + 1):
+            row.append(min(above[j] + edit, row[j - 1] + edit, above[j - 1] + pair(i, j)))
+        costs.append(row)
     way: list[tuple[Change, Item | None, Item | None]] = []
     i, j = len(reference), len(found)
     while i or j:
-        if i and j and rows[i][j] == rows[i - 1][j - 1] + (reference[i - 1] != found[j - 1]):
+        if i and j and costs[i][j] == costs[i - 1][j - 1] + pair(i, j):
             i, j = i - 1, j - 1
             way.append((Change.SAME if reference[i] == found[j] else Change.OTHER, reference[i], found[j]))
-        elif i and rows[i][j] == rows[i - 1][j] + 1:
+        elif i and costs[i][j] == costs[i - 1][j] + edit:
             i -= 1
             way.append((Change.MISSING, reference[i], None))
         else:
@@ -167,7 +176,7 @@ def bootstrap_interval(
     """
     if not rates:
         return None
-    random = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), len(rates)]))
+    random = np.random.Generator(np.random.Philox(key=draw_key(seed, "evaluation", "interval")))
     picked = random.integers(0, len(rates), (draws, len(rates)))
     errors = np.array([rate.errors for rate in rates])[picked].sum(axis=1)
     words = np.array([rate.words for rate in rates])[picked].sum(axis=1)
