@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from common.errors import Code, HocketError
 from common.files import atomic_write
 from tokenizer.codec import Codec, load_codec
+from tokenizer.corpora.model import shown
 from tokenizer.languages import check_language
 from tokenizer.phoneme_lines import parse_phonemes
 from tokenizer.phonemes import PhonemeInventory, PhonemeText, Phonemizer
@@ -71,7 +72,7 @@ class Voice:
             raise HocketError(Code.CHECKPOINT_INVALID, "the export names no language")
         tag = None if language is None else check_language(language)
         if tag is not None and tag not in card.languages:
-            known = ", ".join(card.languages)
+            known = ", ".join(map(shown, card.languages))
             raise HocketError(Code.LANGUAGE_REFUSED, f"{language!r}; the export speaks {known}", remedy=f"use one of {known}")
         self.language = tag or card.languages[0]
         self._language_id = card.languages.index(self.language) if card.config.n_languages > 1 else 0
@@ -201,13 +202,13 @@ def _embedding(card: Card, speaker: str | None) -> NDArray[np.float32] | None:
     if speaker in card.voices:
         return np.array(card.voices[speaker], np.float32)
     if card.voices:
-        known, more = list(card.voices)[:LISTED_VOICES], len(card.voices) - LISTED_VOICES
-        detail = f"the export has no voice {speaker!r}; it has {', '.join(known)}{f' and {more} more' if more > 0 else ''}"
+        known, more = ", ".join(map(shown, list(card.voices)[:LISTED_VOICES])), len(card.voices) - LISTED_VOICES
+        detail = f"the export has no voice {speaker!r}; it has {known}{f' and {more} more' if more > 0 else ''}"
         raise HocketError(Code.OPTION_INVALID, detail, remedy="name one of these")
     if len(card.speakers) == 1:
         if speaker == card.speakers[0]:  # its one voice, by name
             return None
-        detail = f"the export has no voice {speaker!r}; its one speaker is {card.speakers[0]}"
+        detail = f"the export has no voice {speaker!r}; its one speaker is {shown(card.speakers[0])}"
         raise HocketError(Code.OPTION_INVALID, detail, remedy="leave the speaker out, or name that one")
     detail = f"the export has no voice {speaker!r}, nor any other by name: it was trained without speaker embeddings"
     remedy = "leave the speaker out, or tokenise the corpus with --speakers and train anew"

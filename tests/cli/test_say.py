@@ -224,6 +224,9 @@ def test_an_unknown_speaker_is_one_line_that_says_what_there_is(many: Path, tmp_
     names, voice = [f"v{number}" for number in range(30)], (1.0,) + (0.0,) * 7
     crowd = line(untrained(tmp_path / "crowd", {"speaker_dim": 8}, speakers=names, voices=dict.fromkeys(names, voice)))
     assert "v19 and 10 more" in crowd
+    (tmp_path / "evil").mkdir()
+    name = "\x1b[2Jada"
+    assert "\x1b" not in line(untrained(tmp_path / "evil", speakers=(name,), voices=one_hot_voices(name))), "a stranger wrote it"
 
 
 def test_a_ticket_belongs_to_a_cid(checkpoint: Path, tmp_path: Path) -> None:
