@@ -40,6 +40,7 @@ DEMO = SimulationSettings(
     wire="bf16",
     plan=Plan(kill=(Kill(round=3, stage=1, replica=0, after_share=0.5),)),
     time_limit_s=1500.0,
+    extra={"previews": {"every": 6, "keep": 3}},
 )
 
 
@@ -177,6 +178,10 @@ def summary(report: dict[str, Any], out: Path) -> list[str]:
     took = ", ".join(f"{seconds:.2f} s at rate {rate}" for rate, seconds in speech["rates"].items())
     lines.append(f"  {took}")
     lines += listening_lines(report["evaluation"], out)
+    lines += [f"Alarm: {alarm['reason']}" for alarm in report["alarms"]]
+    if report["watch"]:
+        rounds = ", ".join(str(one["round"]) for one in report["watch"])
+        lines.append(f"Previews of rounds {rounds}, with what was watched: {out / 'coordinator' / 'previews'}")
     lines.append(f"Report: {out / 'report.json'}; pictures: {out / 'spectrogram.png'}, {out / 'loss.png'}")
     return lines
 

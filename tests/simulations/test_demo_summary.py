@@ -45,6 +45,8 @@ def report(**changes: Any) -> dict[str, Any]:
             "speech_s": 2.5,
             "rates": {"0.8": 2.0, "1.0": 2.5, "1.4": 3.5},
         },
+        "watch": [{"round": 6}, {"round": 8}],
+        "alarms": [{"round": 6, "kind": "speaker_behind", "group": "speaker x", "reason": "after round 6: x is behind"}],
         "evaluation": {
             kind: {"wer": wer, "n": 100} for kind, wer in (("synthesis", 0.18), ("codec", 0.13), ("recordings", 0.11))
         },
@@ -58,6 +60,7 @@ def test_the_summary_says_everything_that_is_asked_of_it() -> None:
         "round 1: loss 5.000", "round 2: loss 4.400", "held out 4.500", "500 frames/s", "worker-2 (pid 77, stage 1) in round 3",
         "needed 1.25 s", "3.200 with the right text", "4.000, 4.100, 4.050", "activations 2.0 MiB", "lost 0", "bafyfinal",
         "9: 40>41>42", "512 MiB", "128 MiB", "the cat sat", "sample.wav",
+        "Alarm: after round 6: x is behind", "Previews of rounds 6, 8",
         "2.00 s at rate 0.8", "3.50 s at rate 1.4", "synthesis 0.180, codec 0.130, recordings 0.110 (100 sentences)",
     ):  # fmt: skip
         assert part in text, part
