@@ -131,7 +131,7 @@ def simulate(
         Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")
     ] = None,
     corpus: Annotated[
-        Path | None, typer.Option("--corpus", help="A folder in LJSpeech layout; otherwise the shipped corpus.")
+        Path | None, typer.Option("--corpus", help="What `hocket tokenize` takes; otherwise the shipped corpus.")
     ] = None,
     language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the corpus.")] = "en-US",
     wire: Annotated[str, typer.Option(help="Encoding of activations and gradients: fp32, bf16 or int8.")] = "fp32",
@@ -170,7 +170,7 @@ def simulate(
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for everything that the demo makes.")] = Path("demo-out"),
     corpus: Annotated[
-        Path | None, typer.Option("--corpus", help="A folder in LJSpeech layout; otherwise the shipped corpus.")
+        Path | None, typer.Option("--corpus", help="What `hocket tokenize` takes; otherwise the shipped corpus.")
     ] = None,
     language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the corpus.")] = "en-US",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of the run; the demo has its own number.")] = None,
