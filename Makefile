@@ -32,7 +32,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(PY)
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,evaluate,ffmpeg,ja,recordings]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,evaluate,ffmpeg,ipfs,ja,recordings]'
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps Resemblyzer
 	@touch $(VENV)/.installed $(VENV)/.installed-recordings $(VENV)/.installed-evaluate $@
 

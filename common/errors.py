@@ -61,6 +61,8 @@ class Code(IntEnum):
     MESSAGE_TOO_LARGE = 312
     CARRIER_FAILED = 313
     TENSOR_INVALID = 314
+    IPFS_UNREACHABLE = 315
+    IPFS_REFUSED = 316
 
     STATE_UNREADABLE = 401
     DISK_FULL = 402
@@ -176,6 +178,12 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.TENSOR_INVALID: ErrorSpec(
         "a tensor does not fit its head", "nothing to do: it was refused, and the call is tried elsewhere", EXIT_REFUSED
+    ),
+    Code.IPFS_UNREACHABLE: ErrorSpec(
+        "an IPFS node, gateway or pinning service does not answer", "check its address and that it runs", EXIT_NETWORK
+    ),
+    Code.IPFS_REFUSED: ErrorSpec(
+        "an IPFS node, gateway or pinning service refused a request", "read what it said, named here", EXIT_NETWORK
     ),
     Code.STATE_UNREADABLE: ErrorSpec(
         "the state directory cannot be read or written", "check its path and permissions", EXIT_STATE

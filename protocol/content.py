@@ -107,6 +107,21 @@ def parse_cid(cid: str) -> ParsedCid:
         raise HocketError(Code.CID_INVALID, f"{cid[:_MAX_CID_CHARACTERS]!r}: {reason}") from error
 
 
+def cid_to_bytes(cid: str) -> bytes:
+    """A CID in binary, 36 bytes, as it stands in dag-pb and in CAR streams; CID_INVALID as of `parse_cid`."""
+    parsed = parse_cid(cid)
+    return _cid_bytes(parsed.codec, parsed.digest)
+
+
+def cid_from_bytes(data: bytes) -> str:
+    """The text of a CID in binary; CID_INVALID unless it is a CIDv1 of a raw or dag-pb block with sha2-256, and nothing more."""
+    try:
+        _parse_cid_bytes(data)
+    except WireError as error:
+        raise HocketError(Code.CID_INVALID, f"{data[:40].hex()}: {error}") from error
+    return _cid_text(data)
+
+
 def verify_block(cid: str, data: bytes | memoryview) -> None:
     """Check that `data` is the block that `cid` names; BLOCK_DAMAGED, CID_INVALID or MESSAGE_TOO_LARGE otherwise."""
     parsed = parse_cid(cid)
