@@ -26,6 +26,30 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_synced(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o644) -> None:
+    """Write `parts` to `path` itself, replacing what is there, and wait until they are on the disk.
+
+    Raises:
+        HocketError: DISK_FULL or STATE_UNREADABLE; nothing is left at `path` then.
+    """
+    begun = whole = False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as stream:
+            begun = True
+            for piece in parts:
+                stream.write(piece)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        whole = True
+    except OSError as error:
+        raise disk_error(error, path) from error
+    finally:
+        if begun and not whole:
+            path.unlink(missing_ok=True)
+
+
 def atomic_write(path: Path, parts: bytes | Iterable[bytes | memoryview], *, mode: int = 0o644) -> None:
     """Write `parts` to `path` so that a reader, or a restart, sees the old file or the whole new one.
 
