@@ -133,3 +133,24 @@ def reader(
     print_table(result, ("row", "samples_per_second", "first_epoch_s", "last_epoch_s", "grown_mib", "resume_ms"))
     if json_path is not None:
         write_result(json_path, result)
+
+
+@bench_app.command()
+def checkpoint(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    preset: Annotated[str, typer.Option(help="Model preset, as one stage.")] = "demo",
+    saves: Annotated[int, typer.Option(min=2, help="Saves of each way and repeat, after the first.")] = 6,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps between two saves.")] = 60,
+    repeats: Annotated[int, typer.Option(min=1, help="How often the three ways are measured in turn.")] = 3,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the training.")] = 1,
+    folder: Annotated[Path | None, typer.Option(help="Of the disk to write to; otherwise that of temporary files.")] = None,
+) -> None:
+    """Longest pause of a training thread by the background writer, a plain save, and torch.distributed.checkpoint.async_save."""
+    from benchmarks.checkpoint import CheckpointBench, measure
+    from benchmarks.result import print_table, write_result
+
+    settings = CheckpointBench(model=preset, saves=saves, steps=steps, repeats=repeats, threads=threads)
+    result = measure(settings, folder=folder, say=typer.echo)
+    print_table(result, ("row", "longest_pause_ms", "median_pause_ms", "worst_pause_ms", "median_step_ms", "size_mib"))
+    if json_path is not None:
+        write_result(json_path, result)

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from cli.bench_commands import bench_app
+from cli.checkpoint_commands import checkpoint_app
 from cli.data_commands import codec_app, phonemes, tokenize
 from cli.dataset_commands import dataset_app
 from cli.evaluate_commands import evaluate
@@ -38,6 +39,7 @@ app.command(rich_help_panel="Run")(worker)
 app.command(rich_help_panel="Run")(status)
 app.add_typer(ticket_app, name="ticket", rich_help_panel="Run")
 app.command(rich_help_panel="Run")(simulate)
+app.add_typer(checkpoint_app, name="checkpoint", rich_help_panel="Run")
 app.command(rich_help_panel="Data")(tokenize)
 app.command(rich_help_panel="Data")(phonemes)
 app.add_typer(dataset_app, name="dataset", rich_help_panel="Data")

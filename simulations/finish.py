@@ -24,6 +24,7 @@ from common.log import set_up_logging
 from protocol.identity import member_id
 from protocol.manifest import DatasetManifest, VersionManifest, read_manifest
 from protocol.ticket import Ticket
+from simulations.version_export import export_version
 from swarm.blocks import BlockStore
 from swarm.carrier import PeerAddress
 
@@ -143,38 +144,8 @@ async def fetch_version(order: Order, store: BlockStore, state: Path, *, heldout
 
 def export_checkpoint(order: Order, fetched: Fetched, store: BlockStore, state: Path) -> Path:
     """Merge the stage files into an export folder `checkpoint/`."""
-    from protocol.tensors import read_checked
-    from tokenizer.dataset_codec import load_dataset_codec
-    from tts.config import ModelConfig
-    from tts.export import Card, write_export
-    from tts.stage_files import expected_tensors
-
-    manifest, dataset = fetched.manifest, fetched.dataset
-    config = ModelConfig.from_dict(manifest.model)
-    weights = {}
-    for part in manifest.stages:
-        path = state / f"stage-{part.stage}.safetensors"
-        store.export(part.cid, path)
-        weights.update(read_checked(path, expected_tensors(config, part.stage, len(manifest.stages))))
-    codec_folder = state / "codec"
-    load_dataset_codec(order.codec, dataset.codec, codec_folder)
-    card = Card(
-        config=config,
-        phonemes=tuple(dataset.phonemes),
-        languages=tuple(dataset.languages),
-        speakers=tuple(dataset.speakers),
-        voices={name: tuple(voice) for name, voice in sorted(dataset.voices.items())},
-        origin={
-            "run": manifest.run_id,
-            "round": manifest.round,
-            "version": manifest.version,
-            "cid": order.cid,
-            "licences": list(dataset.licences),
-        },
-    )
     folder = Path(order.out) / "checkpoint"
-    write_export(folder, weights, card, codec_folder)
-    return folder
+    return export_version(order.cid, fetched.manifest, fetched.dataset, store, state, folder, codec=order.codec)
 
 
 def export_by_cid(ticket: str, cid: str, folder: Path, *, codec: str = "hocket-16k") -> Path:

@@ -71,8 +71,12 @@ class StageOptimizer:
 
     def state(self) -> dict[str, Tensor]:
         """Copy of the moments: `NAME.exp_avg` and `NAME.exp_avg_sq` like the parameter, `NAME.step` a float32 scalar."""
+        return {name: value.clone() for name, value in self.live_state().items()}
+
+    def live_state(self) -> dict[str, Tensor]:
+        """The moments themselves, under the names of `state`: the next step changes them."""
         return {
-            f"{name}.{key}": value.detach().clone()
+            f"{name}.{key}": value.detach()
             for name, parameter in self._parameters.items()
             for key, value in self._adam.state.get(parameter, {}).items()
         }
