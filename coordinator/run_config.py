@@ -7,12 +7,21 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import Code, HocketError
+from swarm.ipfs_http import base_url
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)]
+
+
+def _address(address: str) -> str:
+    """An address of IPFS without the slash at its end; empty: none."""
+    try:
+        return base_url(address) if address else ""
+    except HocketError as error:
+        raise ValueError(error.detail) from error
 
 
 class _Section(BaseModel):
@@ -148,6 +157,22 @@ class PreviewsSection(_Section):
     keep: Positive = 5
 
 
+class IpfsSection(_Section):
+    """`[ipfs]`: the RPC of an IPFS node that versions and the dataset are pushed to, and a pinning service besides.
+
+    Both are addresses; without `rpc` nothing is pushed. Members read this file, so no secret belongs here.
+    """
+
+    rpc: Annotated[str, AfterValidator(_address)] = ""
+    pinning: Annotated[str, AfterValidator(_address)] = ""
+
+    @model_validator(mode="after")
+    def _from_the_node(self) -> IpfsSection:
+        if self.pinning and not self.rpc:
+            raise ValueError("pinning needs rpc, as the service fetches from the node")
+        return self
+
+
 class RunConfig(_Section):
     """One run file.
 
@@ -164,6 +189,7 @@ class RunConfig(_Section):
     checkpoint: CheckpointSection = CheckpointSection()
     previews: PreviewsSection = PreviewsSection()
     network: NetworkSection = NetworkSection()
+    ipfs: IpfsSection = IpfsSection()
 
     @classmethod
     def load(cls, path: Path) -> tuple[RunConfig, str]:

@@ -29,6 +29,7 @@ from coordinator.driver import Driver
 from coordinator.journal import Journal
 from coordinator.listening import Listening
 from coordinator.model_choice import choose_model
+from coordinator.pushing import Pushing
 from coordinator.run import RunState
 from coordinator.run_config import RunConfig
 from coordinator.status import report_json
@@ -43,6 +44,7 @@ from swarm.blocks import BlockStore
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 1.0
+TOKEN_VARIABLE = "HOCKET_PINNING_TOKEN"
 
 
 def run_coordinator(
@@ -112,6 +114,7 @@ class Coordinator:
             core.emit("started", pid=os.getpid())
             driver = Driver(core, assembly)
             listening = Listening(core, self._key.public, self._folder, self._state_dir)
+            pushing = self._pushing()
             server = self._server(certificate)
             await server.start()
             self._hand_out_ticket(certificate)
@@ -121,6 +124,8 @@ class Coordinator:
                 asyncio.create_task(listening.run(), name="listening"),
                 asyncio.create_task(self._report(), name="report"),
             ]
+            if pushing is not None:
+                tasks.append(asyncio.create_task(pushing.run(), name="pushing"))
             if exit_when_finished:
                 tasks.append(asyncio.create_task(self._stop_when_finished(driver, listening, stop, linger_s), name="end"))
             await self._until(stop, tasks)
@@ -158,6 +163,12 @@ class Coordinator:
             "created", run_id=config.run.id, run_toml=self._text, stages=config.model.stages,
             model_config=model.model_dump(mode="json"), dataset=dataset.record(),
         )  # fmt: skip
+
+    def _pushing(self) -> Pushing | None:
+        """What gives versions to IPFS, where the run file asks for it."""
+        if not self._config.ipfs.rpc:
+            return None
+        return Pushing(self._core, self._store, self._key.public, self._state_dir, token=os.environ.get(TOKEN_VARIABLE, ""))
 
     def _server(self, certificate: tls.Certificate | None) -> grpc.aio.Server:
         core, network = self._core, self._config.network

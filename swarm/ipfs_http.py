@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -69,11 +70,13 @@ class Http:
             raise HocketError(Code.EXTRA_MISSING, "httpx2", remedy="pip install 'hocket[ipfs]'") from error
         self.base = base_url(base)
         self._errors = httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError
+        # Loading the certificates of this machine takes a while; without TLS none is needed, and none is trusted.
+        trust: bool | ssl.SSLContext = True if self.base.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         # A proxy that the environment names is for other machines, never for this one.
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(silence_s, connect=CONNECT_S),
             headers={"User-Agent": "hocket", **(headers or {}), "Accept-Encoding": "identity"},
-            trust_env=not is_loopback(self.base), follow_redirects=False,
+            trust_env=not is_loopback(self.base), follow_redirects=False, verify=trust,
         )  # fmt: skip
 
     async def close(self) -> None:

@@ -80,7 +80,7 @@ class PinningService:
         return status
 
     async def status(self, request_id: str) -> PinStatus:
-        """How far the service is with a request of ours."""
+        """How far the service is with a request of ours; BLOCK_NOT_FOUND if it knows nothing of it."""
         return await self._ask("GET", f"/pins/{quote(request_id, safe='')}", (200,))
 
     async def withdraw(self, request_id: str) -> None:
@@ -111,6 +111,8 @@ class PinningService:
             raise HocketError(Code.IPFS_UNREACHABLE, f"{self._http.base} (nothing within {CALL_S:.0f} s)") from error
 
     async def _read(self, answer: Answer, fine: tuple[int, ...], method: str) -> Any:
+        if answer.status == 404 and method == "GET":
+            raise HocketError(Code.BLOCK_NOT_FOUND, f"{self._http.base} ({await answer.complaint()})")
         if answer.status not in fine:
             raise answer.refused(await answer.complaint())
         return await answer.json(MAX_ANSWER_BYTES) if method != "DELETE" else None

@@ -2,8 +2,9 @@
 
 Usage: kubo_child.py REPO BLOCKS OUT ROOT...
 
-Knows none of our code. Blocks are files named by their CIDs; they are laid into the repository's flat file store before the node
-starts. Each root is pinned, for which the node walks its whole tree, then read into OUT/<root>. One JSON line says what came of it.
+Knows none of our code. Blocks are files named by their CIDs; they are laid into the repository's flat file store before the
+node starts. Each root is pinned, for which the node walks its whole tree, then read into OUT/<root>. One JSON line says what came
+of it.
 """
 
 from __future__ import annotations

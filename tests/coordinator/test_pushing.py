@@ -1,0 +1,243 @@
+"""Pushing beside a run: versions and dataset reach a node and a service, restarts go on, and trouble stays where it is."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ipfs_server import Handler, Ipfs, served
+
+from common.errors import Code, HocketError
+from common.faults import NO_FAULTS
+from coordinator.core import Core
+from coordinator.journal import Journal
+from coordinator.push_plan import Kind
+from coordinator.pushing import Pushing, read_progress, version_files
+from coordinator.run import RunState
+from coordinator.run_config import RunConfig
+from protocol.identity import MemberKey
+from protocol.manifest import StageFile, VersionManifest, read_manifest, sign_manifest
+from swarm.blocks import BlockStore
+
+pytest.importorskip("httpx2", reason="the extra 'ipfs' is not installed")
+TOML = """
+[run]
+id = "r"
+[model]
+preset = "test"
+stages = 2
+[data]
+manifest = "d"
+[rounds]
+count = 9
+frames_per_inner_step = 300
+inner_steps = 2
+inner_lr = 0.01
+[ipfs]
+"""
+
+
+@pytest.fixture
+def ipfs() -> Iterator[Ipfs]:
+    with served(Ipfs()) as server:
+        yield server
+
+
+class Run:
+    """A core with a dataset of two files, whose versions are there without anybody having trained them."""
+
+    def __init__(self, folder: Path, ipfs: Ipfs, *, pinning: bool = False) -> None:
+        self.folder = folder
+        self.now = 1000.0
+        self.key = MemberKey.generate()
+        self.store = BlockStore(folder / "blocks")
+        toml = TOML + f'rpc = "{ipfs.url}"\n' + (f'pinning = "{ipfs.url}"\n' if pinning else "")
+        self.journal = Journal(folder / "journal.sqlite", NO_FAULTS)
+        self.core = Core(RunConfig.parse(toml), self.journal, RunState(), NO_FAULTS, lambda: self.now)
+        self.pinned = [self.store.add_bytes(b"manifest"), self.store.add_bytes(bytes(3 << 20))]
+        dataset = {
+            "rows": 6, "frames": 600, "heldout_rows": 6, "cid": self.pinned[0], "codec": {}, "name": "s", "pinned": self.pinned,
+        }  # fmt: skip
+        self.core.emit("created", run_id="r", run_toml=toml, stages=2, model_config={}, dataset=dataset)
+
+    def publish(self, round: int) -> set[str]:
+        """A new version, of which one stage is as it was; the CIDs of its files."""
+        stages = []
+        for stage, text in enumerate((f"stage of round {round}", "a stage that nobody trains")):
+            data = text.encode() * 1000
+            sha256 = hashlib.sha256(data).hexdigest()
+            stages.append(StageFile(stage=stage, cid=self.store.add_bytes(data), sha256=sha256, size_bytes=len(data), tensors=[]))
+        manifest = VersionManifest(
+            run_id="r", version=round, round=round, model={}, stages=stages, dataset_cid=self.pinned[0]
+        )  # fmt: skip
+        cid = self.store.add_bytes(sign_manifest(self.key, manifest))
+        self.core.emit("version", version=round, round=round, cid=cid, frames=0, record=None)
+        return self.files(cid)
+
+    def files(self, cid: str) -> set[str]:
+        found = read_manifest(VersionManifest, self.store.read_file(cid), signer=self.key.public)
+        return {root for root, _ in version_files(cid, found)}
+
+    def pushing(self, token: str = "secret") -> Pushing:
+        return Pushing(self.core, self.store, self.key.public, self.folder, token=token)
+
+    def push_until(self, done: Callable[[Pushing], bool], pushing: Pushing | None = None) -> Pushing:
+        """Step by step until `done`; pauses are skipped by the clock."""
+        pushing = pushing or self.pushing()
+
+        async def work() -> None:
+            try:
+                for _ in range(200):
+                    if done(pushing):
+                        return
+                    step = await pushing.step()
+                    assert step.kind is not Kind.WAIT or step.wait_s is not None, "there is nothing left to do"
+                    self.now += step.wait_s or 0.1
+                raise AssertionError("it does not come to an end")
+            finally:
+                await pushing.close()
+
+        asyncio.run(work())
+        return pushing
+
+
+def test_the_loop_pushes_what_is_there_and_what_comes(ipfs: Ipfs, tmp_path: Path) -> None:
+    run = Run(tmp_path, ipfs)
+    wanted = run.publish(1) | set(run.pinned)
+
+    async def pinned(roots: set[str]) -> None:
+        while not roots <= ipfs.pins:
+            await run.core.news(run.core.state.revision, 0.05)
+
+    async def work() -> None:
+        task = asyncio.create_task(run.pushing().run())
+        try:
+            async with asyncio.timeout(60):
+                await pinned(wanted)
+                await pinned(run.publish(2))
+            assert not task.done()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(work())
+
+
+def test_versions_and_dataset_reach_the_node_and_old_versions_leave(ipfs: Ipfs, tmp_path: Path) -> None:
+    run = Run(tmp_path, ipfs)
+    first = run.publish(1)
+    run.push_until(lambda pushing: ipfs.pins == first | set(run.pinned))
+    for root in ipfs.pins:
+        assert [ipfs.blocks[cid] for cid in ipfs.below(root)], "all blocks are there"
+    second, third = run.publish(2), run.publish(3)
+    run.push_until(lambda pushing: ipfs.pins == second | third | set(run.pinned))
+    assert not (first - second - third) & ipfs.pins and first - second - third
+
+
+def test_a_restart_pushes_nothing_twice(ipfs: Ipfs, tmp_path: Path) -> None:
+    run = Run(tmp_path, ipfs)
+    wanted = run.publish(1) | set(run.pinned)
+    run.push_until(lambda pushing: set(pushing.progress.files) == wanted)
+    imports = ipfs.asked.count("POST /api/v0/dag/import")
+    assert imports == len(wanted)
+    new = run.publish(2) - wanted
+    run.push_until(lambda pushing: wanted | new == ipfs.pins)
+    assert ipfs.asked.count("POST /api/v0/dag/import") == imports + len(new)
+
+
+def test_a_pinning_service_keeps_what_the_node_has(ipfs: Ipfs, tmp_path: Path) -> None:
+    run = Run(tmp_path, ipfs, pinning=True)
+    wanted = run.publish(1) | set(run.pinned)
+    pushing = run.push_until(lambda one: sum(file.kept for file in one.progress.files.values()) == len(wanted))
+    assert {one["pin"]["cid"] for one in ipfs.kept.values()} == wanted
+    assert all(one["pin"]["origins"] == ["/ip4/127.0.0.1/tcp/1/p2p/me"] for one in ipfs.kept.values())
+    assert "POST /api/v0/swarm/connect" in ipfs.asked
+    assert all(file.on_node for file in pushing.progress.files.values())
+    run.publish(2), run.publish(3)
+    run.push_until(lambda one: {kept["pin"]["cid"] for kept in ipfs.kept.values()} == ipfs.pins and wanted - ipfs.pins != set())
+
+
+def test_what_is_refused_or_broken_off_is_tried_again(ipfs: Ipfs, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(tmp_path, ipfs)
+    wanted = run.publish(1) | set(run.pinned)
+    times = iter(range(100))
+
+    def answer(handler: Handler) -> bool:
+        turn = next(times)
+        if turn >= 4:
+            return False
+        if turn % 2:
+            handler.close_connection = True
+        else:
+            handler.json(500, {"Message": "disk full", "Code": 0})
+        return True
+
+    ipfs.answer = answer
+    with caplog.at_level(logging.WARNING):
+        run.push_until(lambda pushing: ipfs.pins == wanted)
+    assert "disk full" in caplog.text and "H315" in caplog.text
+
+
+def test_nobody_answers_and_nothing_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with served(Ipfs()) as gone:
+        run = Run(tmp_path, gone)
+    run.publish(1)
+    with caplog.at_level(logging.WARNING):
+        pushing = run.push_until(lambda one: one.progress.node.failures >= 3)
+    assert "H315" in caplog.text
+    assert pushing.progress.files == {}
+    assert run.publish(2), "the run goes on"
+
+
+def test_a_service_that_gives_up_is_asked_anew(ipfs: Ipfs, tmp_path: Path) -> None:
+    run = Run(tmp_path, ipfs, pinning=True)
+    ipfs.states = ["queued", "failed"]
+    run.push_until(lambda pushing: len(ipfs.kept) > 2 * len(run.pinned))
+    ipfs.states = ["pinned"]
+    pushing = run.push_until(lambda one: sum(file.kept for file in one.progress.files.values()) == len(run.pinned))
+    assert set(pushing.progress.files) == set(run.pinned)
+
+
+def test_a_wrong_token_keeps_nothing_from_the_node(ipfs: Ipfs, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(tmp_path, ipfs, pinning=True)
+    wanted = run.publish(1) | set(run.pinned)
+    with caplog.at_level(logging.WARNING):
+        run.push_until(lambda pushing: ipfs.pins == wanted, run.pushing("wrong-token"))
+    assert "wrong-token" not in caplog.text
+    assert "wrong-token" not in (tmp_path / "ipfs.json").read_text()
+
+
+def test_a_version_that_the_store_has_lost_is_passed_over(ipfs: Ipfs, tmp_path: Path) -> None:
+    run = Run(tmp_path, ipfs)
+    lost = run.publish(1)
+    for root in lost:
+        run.store.remove(root)
+    wanted = run.publish(2) | set(run.pinned)
+    run.push_until(lambda pushing: ipfs.pins == wanted)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"files": {"a": 3}}', '{"node": {"until": NaN}}', json.dumps({"x": 1})])
+def test_a_damaged_memory_is_begun_anew(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "ipfs.json"
+    path.write_text(text)
+    assert read_progress(path).files == {}
+    assert "damaged" in caplog.text
+
+
+def test_a_token_is_needed_for_a_service(ipfs: Ipfs, tmp_path: Path) -> None:
+    run = Run(tmp_path, ipfs, pinning=True)
+    with pytest.raises(HocketError) as caught:
+        run.pushing("")
+    assert caught.value.code is Code.OPTION_INVALID
+
+
+@pytest.mark.parametrize("line", ['rpc = "127.0.0.1"', 'rpc = "http://u:p@h"', 'pinning = "https://a"'])
+def test_run_files_that_do_not_fit(line: str) -> None:
+    with pytest.raises(HocketError) as caught:
+        RunConfig.parse(TOML + line)
+    assert caught.value.code is Code.RUN_FILE_INVALID and "u:p" not in caught.value.detail
