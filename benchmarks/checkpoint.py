@@ -10,6 +10,7 @@ import os
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -88,7 +89,10 @@ def torch_async_save(folder: Path, size_bytes: int, buffer: int) -> Iterator[Sav
         pending.append(saving if isinstance(saving, Future) else saving.upload_completion)
 
     try:
-        yield save
+        with warnings.catch_warnings():
+            # Writing over the older checkpoint is what the other ways do as well.
+            warnings.filterwarnings("ignore", message="Detected an existing checkpoint")
+            yield save
         while pending:
             pending.pop().result()
         sync_directory(folder)
