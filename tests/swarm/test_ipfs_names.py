@@ -23,6 +23,7 @@ SIZES = (0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 7 * CHUNK_BYTES + 
 # One chunk more than a node has links: the tree gets another level.
 DEEP = MAX_LINKS * CHUNK_BYTES + 1
 LIMIT_S = 600
+ENV = {"PATH": os.environ["PATH"]}  # the library leaves its log in the folder that it is started in
 
 with_kubo = pytest.mark.skipif(not KUBO.exists(), reason="Kubo has an environment of its own, .venv-ipfs: make setup-ipfs")
 with_importer = pytest.mark.skipif(
@@ -60,7 +61,7 @@ def read_by_kubo(folder: Path, sizes: tuple[int, ...]) -> None:
     script = Path(__file__).with_name("kubo_child.py")
     command = [str(KUBO), str(script), str(folder / "repo"), str(folder / "blocks"), str(folder / "out"), *files]
     # A process of its own, killed at the limit: the library's calls have none, and it leaves threads.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env={"PATH": os.environ["PATH"]})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, cwd=folder, env=ENV)
     assert done.returncode == 0, done.stderr[-2000:]
     said = json.loads(done.stdout.splitlines()[-1])
     assert (said["made"], said["started"]) == (1, 1)
@@ -100,7 +101,7 @@ def test_kubo_does_not_read_what_is_not_there(tmp_path: Path) -> None:
     command = [str(KUBO), str(script), str(tmp_path / "repo"), str(tmp_path / "blocks"), str(tmp_path / "out"), there, root]
     # Kubo looks for the block without an end: nobody else has it.
     with pytest.raises(subprocess.TimeoutExpired):
-        subprocess.run(command, capture_output=True, timeout=15, env={"PATH": os.environ["PATH"]})
+        subprocess.run(command, capture_output=True, timeout=15, cwd=tmp_path, env=ENV)
     assert digest(tmp_path / "out" / there) == digest(whole)
     assert not (tmp_path / "out" / root).exists()
 
