@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from common.errors import Code, HocketError
+from coordinator.versions import file_sha256
 from protocol.content import cid_of, file_cid
 from protocol.identity import MemberKey
 from protocol.manifest import DatasetManifest, StageFile, TensorEntry, VersionManifest, sign_manifest
@@ -65,7 +66,7 @@ def export_of(folder: Path, data: Path, manifest: DatasetManifest, config: Model
             for info in expected_tensors(config, index, len(stages))
         ]
         cid = store.add_file(path)
-        files.append(StageFile(stage=index, cid=cid, sha256="0" * 64, size_bytes=path.stat().st_size, tensors=entries))
+        files.append(StageFile(stage=index, cid=cid, sha256=file_sha256(path), size_bytes=path.stat().st_size, tensors=entries))
     version = VersionManifest(
         run_id="two", version=1, round=1, model=config.model_dump(mode="json"), stages=files,
         dataset_cid=file_cid(data / "manifest.json"),
