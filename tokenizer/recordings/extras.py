@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-from types import ModuleType
+from functools import partial
 
+from common import extras
 from common.errors import Code, HocketError
 
 REMEDY = "make setup-recordings, or pip install 'hocket[recordings]' and then pip install --no-deps resemblyzer==0.1.4"
 
 
-def import_extra(name: str) -> ModuleType:
-    """Import the package `name`.
-
-    Raises:
-        HocketError: EXTRA_MISSING, with what to type, where it or something it needs is not installed.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise HocketError(Code.EXTRA_MISSING, f"{name} cannot be imported ({error})", remedy=REMEDY) from error
+import_extra = partial(extras.import_extra, remedy=REMEDY)
 
 
 def check_speaker_extra(n_speakers: int) -> None:
