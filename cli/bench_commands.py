@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from common.stop import stop_signals
+
+if TYPE_CHECKING:
+    from benchmarks.result import BenchResult
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure a claim; every benchmark can write JSON.")
 
@@ -24,6 +27,15 @@ def bench() -> None:
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
     """Unwind, so that what a benchmark has started is ended on the way out."""
     raise SystemExit(128 + number)
+
+
+def _show(result: BenchResult, columns: tuple[str, ...], json_path: Path | None) -> None:
+    """Print these columns of a result, and write all of it where that was asked for."""
+    from benchmarks.result import print_table, write_result
+
+    print_table(result, columns)
+    if json_path is not None:
+        write_result(json_path, result)
 
 
 @bench_app.command()
@@ -44,7 +56,6 @@ def pipeline(
     Everything runs on the same two cores, with the same global batch, microbatches and number in flight.
     """
     from benchmarks.pipeline import PipelineBench, measure
-    from benchmarks.result import print_table, write_result
 
     settings = PipelineBench(
         inner_steps=inner_steps,
@@ -55,9 +66,7 @@ def pipeline(
         preset=preset,
     )
     result = measure(settings, rows=[name.strip() for name in rows.split(",") if name.strip()], say=typer.echo)
-    print_table(result, ("row", "what", "frames_per_second", "slowest", "fastest", "step_median_s"))
-    if json_path is not None:
-        write_result(json_path, result)
+    _show(result, ("row", "what", "frames_per_second", "slowest", "fastest", "step_median_s"), json_path)
 
 
 @bench_app.command()
@@ -68,12 +77,9 @@ def alone(
 ) -> None:
     """Held-out loss of a run beside one worker that takes as many inner steps by itself, on the same data."""
     from benchmarks.alone import measure
-    from benchmarks.result import print_table, write_result
 
     result = measure(run, threads=threads, say=typer.echo)
-    print_table(result, ("row", "heldout_loss", "inner_steps", "frames", "seconds"))
-    if json_path is not None:
-        write_result(json_path, result)
+    _show(result, ("row", "heldout_loss", "inner_steps", "frames", "seconds"), json_path)
 
 
 @bench_app.command()
@@ -84,13 +90,10 @@ def yardstick(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of the one process.")] = 2,
 ) -> None:
     """Word errors of a run's voice beside one process that trains on the same frames in larger steps."""
-    from benchmarks.result import print_table, write_result
     from benchmarks.yardstick import measure
 
     result = measure(run, corpus=corpus, threads=threads, say=typer.echo)
-    print_table(result, ("row", "wer", "n", "heldout_loss", "inner_steps", "frames", "seconds"))
-    if json_path is not None:
-        write_result(json_path, result)
+    _show(result, ("row", "wer", "n", "heldout_loss", "inner_steps", "frames", "seconds"), json_path)
 
 
 @bench_app.command()
@@ -105,14 +108,11 @@ def tokenize(
 
     The recordings are joined from ../shared/speech, or else from the shipped corpus, with subtitles that name pretended speakers.
     """
-    from benchmarks.result import print_table, write_result
     from benchmarks.tokenize import TokenizeBench, measure, parse_rows
 
     settings = TokenizeBench(rows=parse_rows(rows), repeats=repeats, threads=threads, processes=processes)
     result = measure(settings, say=typer.echo)
-    print_table(result, ("row", "seconds", "x_real_time", "peak_rss_mib", "clips", "refused"))
-    if json_path is not None:
-        write_result(json_path, result)
+    _show(result, ("row", "seconds", "x_real_time", "peak_rss_mib", "clips", "refused"), json_path)
 
 
 @bench_app.command()
@@ -127,12 +127,9 @@ def reader(
     Each reader runs in a process of its own on one core. The others are installed into .venv-bench on first use.
     """
     from benchmarks.reader import ReaderBench, measure
-    from benchmarks.result import print_table, write_result
 
     result = measure(ReaderBench(count=count, epochs=epochs, repeats=repeats), say=typer.echo)
-    print_table(result, ("row", "samples_per_second", "first_epoch_s", "last_epoch_s", "grown_mib", "resume_ms"))
-    if json_path is not None:
-        write_result(json_path, result)
+    _show(result, ("row", "samples_per_second", "first_epoch_s", "last_epoch_s", "grown_mib", "resume_ms"), json_path)
 
 
 @bench_app.command()
@@ -147,10 +144,7 @@ def checkpoint(
 ) -> None:
     """Longest pause of a training thread by the background writer, a plain save, and torch.distributed.checkpoint.async_save."""
     from benchmarks.checkpoint import CheckpointBench, measure
-    from benchmarks.result import print_table, write_result
 
     settings = CheckpointBench(model=preset, saves=saves, steps=steps, repeats=repeats, threads=threads)
     result = measure(settings, folder=folder, say=typer.echo)
-    print_table(result, ("row", "longest_pause_ms", "median_pause_ms", "worst_pause_ms", "median_step_ms", "size_mib"))
-    if json_path is not None:
-        write_result(json_path, result)
+    _show(result, ("row", "longest_pause_ms", "median_pause_ms", "worst_pause_ms", "median_step_ms", "size_mib"), json_path)
