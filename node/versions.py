@@ -7,7 +7,6 @@ served to others; files of versions that are no longer of use are dropped.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +18,11 @@ from common.errors import Code, HocketError
 from common.files import atomic_write, disk_error
 from protocol.content import links
 from protocol.manifest import DatasetManifest, StageFile, VersionManifest, read_manifest, refuse_older
-from protocol.tensor_files import TensorInfo, read_checked
+from protocol.tensor_files import TensorInfo
 from swarm.block_service import fetch
 from swarm.blocks import BlockStore
 from swarm.carrier import Carrier, PeerAddress
+from swarm.stored_stages import read_stage_file
 
 logger = logging.getLogger(__name__)
 
@@ -126,24 +126,9 @@ class Versions:
         """
         part = self._part(manifest, stage, expected)
         await fetch(self._carrier, self._store, part.cid, providers, max_bytes=part.size_bytes)
-        weights = await asyncio.to_thread(self._read, part, expected)
+        weights = await asyncio.to_thread(read_stage_file, self._store, part, expected, self._work_path)
         await asyncio.to_thread(self._hold, root, part.cid)
         return weights
-
-    def _read(self, part: StageFile, expected: Sequence[TensorInfo]) -> tuple[dict[str, np.ndarray], bytes]:
-        try:
-            self._store.export(part.cid, self._work_path, max_bytes=part.size_bytes)
-            with self._work_path.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").digest()
-            if found.hex() != part.sha256:
-                raise HocketError(
-                    Code.MANIFEST_INVALID, f"the file of stage {part.stage} does not have the SHA-256 that its manifest says"
-                )
-            return read_checked(self._work_path, expected), found
-        except OSError as error:
-            raise disk_error(error, self._work_path) from error
-        finally:
-            self._work_path.unlink(missing_ok=True)
 
     def _part(self, manifest: VersionManifest, stage: int, expected: Sequence[TensorInfo]) -> StageFile:
         if stage >= len(manifest.stages):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from common.errors import Code, HocketError
 from protocol.content import cid_of
 from protocol.manifest import DatasetManifest, VersionManifest, read_manifest
 from swarm.blocks import BlockStore
+from swarm.stored_stages import read_stage_file
 
 MAX_MANIFEST_BYTES = 16 * 2**20
 
@@ -76,25 +76,14 @@ def read_weights(manifest: VersionManifest, store: BlockStore, scratch: Path) ->
     Raises:
         HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED, MANIFEST_INVALID, CHECKPOINT_INVALID, MODEL_CONFIG_INVALID, NOT_FINITE.
     """
-    from protocol.tensors import read_checked
     from tts.config import ModelConfig
     from tts.stage_files import expected_tensors
 
     config = ModelConfig.from_dict(manifest.model)
     weights: dict[str, np.ndarray] = {}
     for part in manifest.stages:
-        path = scratch / f"stage-{part.stage}.safetensors"
-        store.export(part.cid, path, max_bytes=part.size_bytes)
-        try:
-            with path.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-            if found != part.sha256:
-                raise HocketError(
-                    Code.MANIFEST_INVALID, f"the file of stage {part.stage} has another SHA-256 than the manifest says"
-                )
-            weights.update(read_checked(path, expected_tensors(config, part.stage, len(manifest.stages))))
-        finally:
-            path.unlink(missing_ok=True)
+        expected = expected_tensors(config, part.stage, len(manifest.stages))
+        weights |= read_stage_file(store, part, expected, scratch / f"stage-{part.stage}.safetensors")[0]
     return weights
 
 

@@ -33,8 +33,8 @@ from common.errors import Code, HocketError
 from common.files import atomic_write, disk_error
 from common.log import set_up_logging
 from protocol.manifest import DatasetManifest, VersionManifest, read_manifest
-from protocol.tensors import read_checked
 from swarm.blocks import BlockStore
+from swarm.stored_stages import read_stage_file
 from tokenizer.dataset_codec import load_dataset_codec
 from tokenizer.shards import read_shard
 from tokenizer.utterance import Utterance
@@ -156,13 +156,11 @@ def whole_model(manifest: VersionManifest, store: BlockStore, scratch: Path) -> 
     stage = build_stage(config, 0, 1)
     parameters = dict(stage.named_parameters())
     for part in manifest.stages:
-        path = scratch / f"stage-{part.stage}.safetensors"
-        store.export(part.cid, path, max_bytes=part.size_bytes)
-        weights = read_checked(path, expected_tensors(config, part.stage, len(manifest.stages)))
+        expected = expected_tensors(config, part.stage, len(manifest.stages))
+        weights, _ = read_stage_file(store, part, expected, scratch / f"stage-{part.stage}.safetensors")
         with torch.no_grad():
             for name, array in weights.items():
                 parameters.pop(name).copy_(torch.from_numpy(array))
-        path.unlink()
     if parameters:
         raise HocketError(Code.CHECKPOINT_INVALID, f"{next(iter(parameters))} is in no stage of version {manifest.version}")
     return stage

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from spoken_dataset import BOOKS, dataset_manifest, model_for, publish, utteranc
 
 from common.errors import Code, HocketError
 from protocol.identity import MemberKey
+from protocol.manifest import VersionManifest, read_manifest, sign_manifest
 from swarm.blocks import BlockStore
 from tokenizer.codec import load_codec
 from tokenizer.languages import supported_languages
@@ -135,6 +136,17 @@ def test_a_version_that_another_signed_is_refused(heard: Callable[..., tuple[Ord
     with pytest.raises(HocketError) as caught:
         listen(order)
     assert caught.value.code is Code.MANIFEST_INVALID and not out.exists()
+
+
+def test_a_stage_file_of_another_digest_is_refused(heard: Callable[..., tuple[Order, Path]]) -> None:
+    order, out = heard()
+    store, key = BlockStore(Path(order.store)), MemberKey.generate()
+    version = read_manifest(VersionManifest, store.read_file(order.cid), signer=bytes.fromhex(order.signer))
+    other = [version.stages[0], version.stages[1].model_copy(update={"sha256": "0" * 64})]
+    cid = store.add_bytes(sign_manifest(key, version.model_copy(update={"stages": other})))
+    with pytest.raises(HocketError) as caught:
+        listen(replace(order, cid=cid, signer=key.public.hex()))
+    assert caught.value.code is Code.MANIFEST_INVALID and "stage 1" in caught.value.detail and not list(out.iterdir())
 
 
 @pytest.mark.timeout(300)
