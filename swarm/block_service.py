@@ -18,6 +18,7 @@ from protocol.generated import hocket_pb2 as pb
 from swarm.block_plan import FetchPlan
 from swarm.blocks import BlockStore
 from swarm.carrier import MEBIBYTE, Carrier, Message, Part, PeerAddress
+from swarm.fetch_loop import Requests, carry_out
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ MAX_REQUESTS_OF_A_PROVIDER = 2
 MAX_FAILURES = 2
 SILENCE_S = 10.0
 DEADLINE_S = 120.0
+
+Blocks = dict[str, bytes | None]  # by CID; None: the peer has not got it
 
 
 async def serve_blocks(carrier: Carrier, store: BlockStore) -> None:
@@ -69,7 +72,7 @@ def _look_up(store: BlockStore, cids: list[str]) -> Message:
     return Message(reply.SerializeToString(), body)
 
 
-async def ask_for_blocks(carrier: Carrier, provider: PeerAddress, cids: Sequence[str]) -> dict[str, bytes | None]:
+async def ask_for_blocks(carrier: Carrier, provider: PeerAddress, cids: Sequence[str]) -> Blocks:
     """Ask one peer for up to 64 blocks: their bytes, checked, or None where it has none. Fewer than asked may be named.
 
     Raises:
@@ -83,7 +86,7 @@ async def ask_for_blocks(carrier: Carrier, provider: PeerAddress, cids: Sequence
     return await asyncio.to_thread(_read_reply, provider.peer_id, list(cids), answer)
 
 
-def _read_reply(peer_id: str, cids: list[str], answer: Message) -> dict[str, bytes | None]:
+def _read_reply(peer_id: str, cids: list[str], answer: Message) -> Blocks:
     try:
         heads = list(pb.BlockReply.FromString(answer.head).blocks)
     except DecodeError as error:
@@ -121,27 +124,18 @@ async def fetch(carrier: Carrier, store: BlockStore, root_cid: str, providers: S
     """
     plan = FetchPlan(root_cid, [provider.peer_id for provider in providers], max_bytes=max_bytes)
     addresses = {provider.peer_id: provider for provider in providers}
-    running: dict[asyncio.Task[dict[str, bytes | None]], tuple[str, list[str]]] = {}
-    try:
-        await _take_from_store(plan, store)
-        while not plan.finished:
-            for peer_id, share in _next_requests(plan, [asked for asked, _ in running.values()]):
-                if len(running) == MAX_REQUESTS:
-                    break
-                if batch := plan.take(peer_id, max_blocks=share, max_bytes=BATCH_BYTES):
-                    running[asyncio.create_task(_fetch_batch(carrier, store, addresses[peer_id], batch))] = (peer_id, batch)
-            if not running:
-                raise plan.fault()
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                peer_id, batch = running.pop(task)
-                _record_outcome(plan, peer_id, batch, task)
-            await _take_from_store(plan, store)
-    finally:
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+
+    def ask(asked: Sequence[str]) -> Requests[Blocks]:
+        for peer_id, share in _next_requests(plan, asked):
+            if len(asked) == MAX_REQUESTS:
+                return
+            if batch := plan.take(peer_id, max_blocks=share, max_bytes=BATCH_BYTES):
+                yield peer_id, batch, _fetch_batch(carrier, store, addresses[peer_id], batch)
+
+    def settle(peer_id: str, batch: list[str], task: asyncio.Task[Blocks]) -> None:
+        _record_outcome(plan, peer_id, batch, task)
+
+    await carry_out(plan, store, ask, settle)
 
 
 def _next_requests(plan: FetchPlan, running: Sequence[str]) -> list[tuple[str, int]]:
@@ -157,7 +151,7 @@ def _next_requests(plan: FetchPlan, running: Sequence[str]) -> list[tuple[str, i
     return [(peer_id, share) for peer_id in free]
 
 
-async def _fetch_batch(carrier: Carrier, store: BlockStore, provider: PeerAddress, cids: list[str]) -> dict[str, bytes | None]:
+async def _fetch_batch(carrier: Carrier, store: BlockStore, provider: PeerAddress, cids: list[str]) -> Blocks:
     blocks = await ask_for_blocks(carrier, provider, cids)
     for cid, data in blocks.items():
         if data is not None:
@@ -165,7 +159,7 @@ async def _fetch_batch(carrier: Carrier, store: BlockStore, provider: PeerAddres
     return blocks
 
 
-def _record_outcome(plan: FetchPlan, peer_id: str, batch: list[str], task: asyncio.Task[dict[str, bytes | None]]) -> None:
+def _record_outcome(plan: FetchPlan, peer_id: str, batch: list[str], task: asyncio.Task[Blocks]) -> None:
     fault = task.exception()
     if fault is None:
         blocks = task.result()
@@ -182,23 +176,3 @@ def _record_outcome(plan: FetchPlan, peer_id: str, batch: list[str], task: async
     lied = fault.code in (Code.BLOCK_DAMAGED, Code.MESSAGE_TOO_LARGE)
     if plan.failed(peer_id, str(fault), lied=lied, max_failures=MAX_FAILURES):
         logger.warning("peer %s is asked for no more blocks: %s", peer_id, fault)
-
-
-async def _take_from_store(plan: FetchPlan, store: BlockStore) -> None:
-    """Let the plan know the blocks that are on disk; what they link to is looked for as well."""
-
-    def read(cids: list[str]) -> dict[str, bytes]:
-        found = {}
-        for cid in cids:
-            try:
-                found[cid] = store.get(cid)
-            except HocketError as error:
-                if error.code not in (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED):
-                    raise
-        return found
-
-    while fresh := plan.take_fresh(MAX_CIDS):
-        found = await asyncio.to_thread(read, fresh)
-        plan.put_back([cid for cid in fresh if cid not in found])
-        for cid, data in found.items():
-            plan.arrived(cid, data)

@@ -17,6 +17,7 @@ from protocol import content
 from protocol.car import CarReader
 from swarm.block_plan import FetchPlan
 from swarm.blocks import BlockStore
+from swarm.fetch_loop import FRESH_AT_A_TIME, Requests, carry_out
 from swarm.ipfs_http import Answer, Http
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,6 @@ CAR_S = 3600.0
 MAX_REQUESTS = 4
 MAX_FAILURES = 2
 BATCH_BYTES = MAX_REQUESTS * content.MAX_BLOCK_BYTES
-FRESH_AT_A_TIME = 64
 _NOT_THERE = (404, 410, 500, 502, 504)
 _LIES = (Code.BLOCK_DAMAGED, Code.CID_INVALID, Code.MESSAGE_TOO_LARGE)
 _OUR_FAULTS = (Code.DISK_FULL, Code.STATE_UNREADABLE)
@@ -129,10 +129,9 @@ async def fetch_from_ipfs(store: BlockStore, root: str, sources: Sequence[BlockS
             for source in sources:
                 if await _by_stream(plan, store, root, source, max_bytes):
                     break
-        await _take_from_store(plan, store)
-        await _by_blocks(plan, store, by_address)
     except _NoProperFileError as error:
         raise error.fault from error
+    await _by_blocks(plan, store, by_address)
 
 
 async def _by_stream(plan: FetchPlan, store: BlockStore, root: str, source: BlockSource, max_bytes: int) -> bool:
@@ -166,7 +165,10 @@ async def _read_stream(plan: FetchPlan, store: BlockStore, pieces: AsyncIterator
             elif cid not in awaited:
                 raise HocketError(Code.BLOCK_DAMAGED, f"{cid} is not of the file that was asked for")
             else:
-                _arrived(plan, cid, block)
+                try:
+                    plan.arrived(cid, block)
+                except HocketError as error:
+                    raise _NoProperFileError(error) from error
                 await asyncio.to_thread(store.put, cid, block)
                 awaited.discard(cid)
                 there.add(cid)
@@ -174,13 +176,6 @@ async def _read_stream(plan: FetchPlan, store: BlockStore, pieces: AsyncIterator
             if repeated_bytes > max_bytes:
                 raise HocketError(Code.MESSAGE_TOO_LARGE, f"a stream of {plan.providers[0]} repeats itself")
     reader.finish()
-
-
-def _arrived(plan: FetchPlan, cid: str, block: bytes) -> None:
-    try:
-        plan.arrived(cid, block)
-    except HocketError as error:
-        raise _NoProperFileError(error) from error
 
 
 def _awaited(plan: FetchPlan) -> set[str]:
@@ -192,35 +187,26 @@ def _awaited(plan: FetchPlan) -> set[str]:
 
 
 async def _by_blocks(plan: FetchPlan, store: BlockStore, sources: dict[str, BlockSource]) -> None:
-    running: dict[asyncio.Task[None], tuple[str, str]] = {}
-    blocks: dict[str, bytes] = {}
+    async def bring(source: BlockSource, cid: str) -> bytes:
+        block = await source.get_block(cid)
+        await asyncio.to_thread(store.put, cid, block)
+        return block
 
-    async def bring(source: BlockSource, cid: str) -> None:
-        blocks[cid] = await source.get_block(cid)
-        await asyncio.to_thread(store.put, cid, blocks[cid])
+    def ask(asked: Sequence[str]) -> Requests[bytes]:
+        for address in sorted(plan.providers, key=asked.count):
+            free = max(0, MAX_REQUESTS - asked.count(address))
+            for cid in plan.take(address, max_blocks=free, max_bytes=BATCH_BYTES):
+                yield address, [cid], bring(sources[address], cid)
 
-    try:
-        while not plan.finished:
-            for address in sorted(plan.providers, key=lambda one: [asked for asked, _ in running.values()].count(one)):
-                mine = [asked for asked, _ in running.values()].count(address)
-                for cid in plan.take(address, max_blocks=max(0, MAX_REQUESTS - mine), max_bytes=BATCH_BYTES):
-                    running[asyncio.create_task(bring(sources[address], cid))] = (address, cid)
-            if not running:
-                raise plan.fault()
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                address, cid = running.pop(task)
-                fault = task.exception()
-                if fault is None:
-                    _arrived(plan, cid, blocks.pop(cid))
-                else:
-                    _record_fault(plan, address, cid, fault)
-            await _take_from_store(plan, store)
-    finally:
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+    def settle(address: str, cids: list[str], task: asyncio.Task[bytes]) -> None:
+        (cid,) = cids
+        fault = task.exception()
+        if fault is None:
+            plan.arrived(cid, task.result())
+        else:
+            _record_fault(plan, address, cid, fault)
+
+    await carry_out(plan, store, ask, settle)
 
 
 def _record_fault(plan: FetchPlan, address: str, cid: str, fault: BaseException) -> None:
@@ -232,23 +218,3 @@ def _record_fault(plan: FetchPlan, address: str, cid: str, fault: BaseException)
     plan.put_back([cid])
     if plan.failed(address, str(fault), lied=fault.code in _LIES, max_failures=MAX_FAILURES):
         logger.warning("%s is asked for no more blocks: %s", address, fault)
-
-
-async def _take_from_store(plan: FetchPlan, store: BlockStore) -> None:
-    """Let the plan know the blocks that are on disk; what they link to is looked for as well."""
-
-    def read(cid: str) -> bytes | None:
-        try:
-            return store.get(cid)
-        except HocketError as error:
-            if error.code not in (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED):
-                raise
-            return None
-
-    while fresh := plan.take_fresh(FRESH_AT_A_TIME):
-        for cid in fresh:
-            block = await asyncio.to_thread(read, cid)
-            if block is None:
-                plan.put_back([cid])
-            else:
-                _arrived(plan, cid, block)
