@@ -6,9 +6,8 @@ Both voices then speak the same held-out sentences to the same recogniser.
 
 from __future__ import annotations
 
+import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from benchmarks.result import BenchResult, machine_facts
 from benchmarks.run_again import Trained, read_run, run_facts, train_again
 from common.errors import Code, HocketError
+from simulations.simulate import run_module
 
 
 def export_beside(checkpoint: Path, trained: Trained, out: Path) -> None:
@@ -31,14 +31,11 @@ def word_errors(export: Path, data: Path, corpus: Path | None, found: Path) -> d
     """What `hocket evaluate` says of an export's synthesis.
 
     Raises:
-        HocketError: CHILD_FAILED with the last line that it wrote.
+        HocketError: as `run_module`: EXTRA_MISSING without the packages that listen.
     """
-    command = [sys.executable, "-m", "cli.main", "evaluate", str(export), "--data", str(data), "--json", str(found)]
-    command += ["--no-quality", "--no-bounds", *([] if corpus is None else ["--corpus", str(corpus)])]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        last = ended.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise HocketError(Code.CHILD_FAILED, f"hocket evaluate ended with {ended.returncode}: {last[0]}")
+    arguments = ["evaluate", str(export), "--data", str(data), "--json", str(found), "--no-quality", "--no-bounds"]
+    arguments += [] if corpus is None else ["--corpus", str(corpus)]
+    asyncio.run(run_module("cli.main", arguments, found.with_suffix(".log")))
     figures: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))["synthesis"]
     return figures
 

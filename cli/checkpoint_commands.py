@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.checkpoints import check_ticket, folder_of
 from cli.options import JsonFlag, plain, print_json
 from common.errors import Code, HocketError
 
@@ -171,10 +172,7 @@ def export(
                     remedy="give the coordinator's state folder, or a version's CID and --ticket",
                 )  # fmt: skip
             parse_cid(checkpoint)
-            if not ticket:
-                raise HocketError(
-                    Code.OPTION_INVALID, "a CID needs --ticket", remedy="give the ticket of the run that made the version"
-                )
+            check_ticket(ticket)
             import asyncio
 
             from simulations.finish import Order, fetch_version
@@ -187,7 +185,6 @@ def export(
 
 
 def _export_folder(checkpoint: str, version: int | None, ticket: str) -> Path:
-    from cli.checkpoints import folder_of
     from tts.voice import find_export
 
     _no_version(version)

@@ -8,6 +8,12 @@ from pathlib import Path
 from common.errors import Code, HocketError
 
 
+def check_ticket(ticket: str) -> None:
+    """A version that is given by its CID is fetched from its run; OPTION_INVALID where nothing says which one that is."""
+    if not ticket:
+        raise HocketError(Code.OPTION_INVALID, "a CID needs --ticket", remedy="give the ticket of the run that made the version")
+
+
 def folder_of(checkpoint: str, ticket: str) -> Path:
     """The folder of a checkpoint; a version given by CID is fetched once and kept in the user's cache.
 
@@ -24,8 +30,7 @@ def folder_of(checkpoint: str, ticket: str) -> Path:
         parse_cid(checkpoint)
     except HocketError:  # no CID, so it is meant as a path
         return Path(checkpoint)
-    if not ticket:
-        raise HocketError(Code.OPTION_INVALID, "a CID needs --ticket", remedy="give the ticket of the run that made the version")
+    check_ticket(ticket)
     from simulations.finish import export_by_cid
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

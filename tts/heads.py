@@ -25,6 +25,17 @@ class Heads(nn.Module):
         flat = F.linear(self.norm(hidden), self.weight)
         return flat.view(batch, steps, self.config.n_codebooks, self.config.codebook_size + 1).float()
 
+    def scores(self, hidden: Tensor, codes: Tensor, n_frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What becomes of every code, and of one EOS a codebook; arguments as for `forward`.
+
+        Returns, each [B, S, K]: the cross-entropy, float32, 0 where a step has no code; whether it has one; whether that is the
+            likeliest.
+        """
+        logits = self.logits(hidden)
+        target = delay.targets(codes, n_frames, eos=self.config.eos).transpose(1, 2)  # [B, S, K]
+        each = F.cross_entropy(logits.flatten(0, 2), target.flatten(), reduction="none", ignore_index=delay.IGNORED)
+        return each.view(target.shape), target != delay.IGNORED, logits.detach().argmax(-1) == target
+
     def forward(self, hidden: Tensor, codes: Tensor, n_frames: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Cross-entropy of every code and of one EOS a codebook.
 
@@ -34,11 +45,7 @@ class Heads(nn.Module):
         Returns: per codebook the sum of the cross-entropy, float32 [K], the number of codes, int64 [K], and how many of them
             are the likeliest one, int64 [K]; and the objective, the weighted sum over codebooks, a scalar with a gradient.
         """
-        logits = self.logits(hidden)
-        target = delay.targets(codes, n_frames, eos=self.config.eos).transpose(1, 2)  # [B, S, K]
-        each = F.cross_entropy(logits.flatten(0, 2), target.flatten(), reduction="none", ignore_index=delay.IGNORED)
+        each, counted, hit = self.scores(hidden, codes, n_frames)
         ce = each.view(-1, self.config.n_codebooks).sum(0)
-        count = (target != delay.IGNORED).sum((0, 1))
         weights = torch.tensor(self.config.weights, dtype=ce.dtype, device=ce.device)
-        hits = (logits.detach().argmax(-1) == target).sum((0, 1))
-        return ce.detach(), count, hits, (ce * weights).sum()
+        return ce.detach(), counted.sum((0, 1)), hit.sum((0, 1)), (ce * weights).sum()

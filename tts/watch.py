@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
-from tts import delay
 from tts.alarms import ALL, LANGUAGE, SPEAKER, Alarm, GroupWatch, Watch, alarms
 from tts.batch import TextBatch, UtteranceLike, collate
 from tts.config import ModelConfig
@@ -176,12 +174,8 @@ def _codes(
     hidden, _ = stages[0].first(batch, _CALM)
     for stage in stages[1:]:
         hidden = stage.middle(hidden, batch.side(), _CALM)
-    logits = stages[-1].heads.logits(hidden)  # [B, S, K, card + 1]
-    target = delay.targets(batch.codes, batch.n_frames, eos=stages[0].config.eos).transpose(1, 2)  # [B, S, K]
-    each = F.cross_entropy(logits.flatten(0, 2), target.flatten(), reduction="none", ignore_index=delay.IGNORED)
-    ce = each.view(target.shape).double().sum(1)
-    hits, count = (logits.argmax(-1) == target).sum(1), (target != delay.IGNORED).sum(1)
-    return ce.cpu().numpy(), hits.cpu().numpy(), count.cpu().numpy()
+    each, counted, hit = stages[-1].heads.scores(hidden, batch.codes, batch.n_frames)  # each [B, S, K]
+    return each.double().sum(1).cpu().numpy(), hit.sum(1).cpu().numpy(), counted.sum(1).cpu().numpy()
 
 
 def _duration_errors(front: Stage, batch: TextBatch) -> NDArray[np.float64]:
