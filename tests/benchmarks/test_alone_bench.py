@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
+from finished_run import finished_run
 
 from benchmarks.alone import measure
-from benchmarks.cluster_row import write_dataset
-from benchmarks.workload import CODEBOOK_SIZE, Workload
+from benchmarks.workload import CODEBOOK_SIZE
 from common.errors import Code, HocketError
-from simulations.simulate import SimulationSettings, run_file
-
-
-def finished_run(folder: Path, heldout_loss: float | None) -> Path:
-    work = Workload("test", microbatches=2, microbatch_size=2, steps=3)
-    data = write_dataset(work, folder / "data", heldout=3)
-    settings = SimulationSettings(
-        preset="test", rounds=2, inner_steps=2, frames_per_inner_step=work.frames_per_step, microbatches_per_inner_step=2
-    )
-    rounds = [{"frames": 2 * 2 * work.frames_per_step, "seconds": 1.0, "heldout_loss": heldout_loss} for _ in range(2)]
-    (folder / "report.json").write_text(json.dumps({"rounds": rounds, "config": {"run_toml": run_file(settings, data)}}))
-    return folder
 
 
 def test_the_worker_alone_takes_as_many_inner_steps_on_its_share(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_run import small_run
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS
@@ -27,20 +28,7 @@ from protocol.generated import hocket_pb2 as pb
 
 # Many short journals: how they reach a real disk is tested below.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-TOML = """
-[run]
-id = "r"
-[model]
-preset = "test"
-stages = 2
-[data]
-manifest = "d"
-[rounds]
-count = 3
-frames_per_inner_step = 300
-microbatches_per_inner_step = 2
-inner_steps = 2
-inner_lr = 0.01
+TOML = small_run(3) + """microbatches_per_inner_step = 2
 """
 
 

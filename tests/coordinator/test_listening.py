@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from small_run import small_run
 from spoken_dataset import dataset_manifest, publish, utterances
 
 from common.errors import Code, HocketError
@@ -24,20 +25,7 @@ from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from swarm.blocks import BlockStore
 
-TOML = """
-[run]
-id = "r"
-[model]
-preset = "test"
-stages = 2
-[data]
-manifest = "d"
-[rounds]
-count = 4
-frames_per_inner_step = 300
-inner_steps = 2
-inner_lr = 0.01
-[previews]
+TOML = small_run(4) + """[previews]
 every = 2
 keep = 1
 sentences = ["Good morning."]

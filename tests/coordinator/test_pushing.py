@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from ipfs_server import Handler, Ipfs, served
+from small_run import small_run
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS
@@ -25,20 +26,7 @@ from protocol.manifest import StageFile, VersionManifest, read_manifest, sign_ma
 from swarm.blocks import BlockStore
 
 pytest.importorskip("httpx2", reason="the extra 'ipfs' is not installed")
-TOML = """
-[run]
-id = "r"
-[model]
-preset = "test"
-stages = 2
-[data]
-manifest = "d"
-[rounds]
-count = 9
-frames_per_inner_step = 300
-inner_steps = 2
-inner_lr = 0.01
-[ipfs]
+TOML = small_run(9) + """[ipfs]
 """
 
 
@@ -219,6 +207,7 @@ def test_a_version_that_the_store_has_lost_is_passed_over(ipfs: Ipfs, tmp_path: 
         run.store.remove(root)
     wanted = run.publish(2) | set(run.pinned)
     run.push_until(lambda pushing: ipfs.pins == wanted)
+    assert not lost & ipfs.pins
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"files": {"a": 3}}', '{"node": {"until": NaN}}', json.dumps({"x": 1})])

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_run import small_run
 
 from common.faults import NO_FAULTS
 from coordinator.assembly import Assembly
@@ -36,20 +37,7 @@ from protocol.tensor_files import file_parts, write_tensors
 from swarm.blocks import BlockStore
 
 STAGES = 2
-TOML = """
-[run]
-id = "virtual"
-[model]
-preset = "test"
-stages = 2
-[data]
-manifest = "d"
-[rounds]
-count = 2
-frames_per_inner_step = 300
-microbatches_per_inner_step = 2
-inner_steps = 2
-inner_lr = 0.01
+TOML = small_run(2, run_id="virtual") + """microbatches_per_inner_step = 2
 replicas_wanted = 2
 gather_s = 10
 deadline_floor_s = 5
