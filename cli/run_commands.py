@@ -19,6 +19,9 @@ StateDir = Annotated[
 def coordinator(
     run_toml: Annotated[Path, typer.Argument(help="The run file.")],
     state_dir: StateDir = Path("coordinator-state"),
+    ticket_to: Annotated[
+        Path | None, typer.Option("--ticket-to", help="A file that gets the ticket too; the state directory holds secrets.")
+    ] = None,
     log_level: LogLevel = "INFO",
     fault: FaultLines = None,
 ) -> None:
@@ -28,7 +31,7 @@ def coordinator(
 
     faults = parse_faults(fault)
     set_up_logging(log_level)
-    run_coordinator(run_toml, state_dir, faults=faults)
+    run_coordinator(run_toml, state_dir, ticket_to=ticket_to, faults=faults)
 
 
 def worker(
@@ -40,6 +43,10 @@ def worker(
     ] = "0",
     listen: Annotated[
         list[str] | None, typer.Option("--listen", help="libp2p listen address; may be given several times.")
+    ] = None,
+    announce: Annotated[
+        list[str] | None,
+        typer.Option("--announce", help="Multiaddress at which others reach us, if not that of --listen; several times."),
     ] = None,
     operator: Annotated[str, typer.Option("--operator", help="Who runs this machine; shown to others in the run.")] = "",
     log_level: LogLevel = "INFO",
@@ -62,6 +69,7 @@ def worker(
             threads=threads,
             memory_limit=limit,
             listen=listen or ["/ip4/127.0.0.1/tcp/0"],
+            announce=announce or [],
             faults=faults,
             operator=operator,
         )
@@ -116,6 +124,16 @@ def status(
     else:
         for line in status_lines(answer):
             typer.echo(line)
+
+
+def health(
+    state_dir: Annotated[Path, typer.Argument(help="Of a worker on this machine.")],
+    fresh_s: Annotated[float, typer.Option("--within", min=1.0, help="Seconds that the last sign of life may be old.")] = 60.0,
+) -> None:
+    """Tell whether the worker of a state directory is alive; for health checks, as it starts at once."""
+    from common.heartbeat import check
+
+    typer.echo(check(state_dir, fresh_s=fresh_s))
 
 
 def simulate(

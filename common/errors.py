@@ -73,6 +73,7 @@ class Code(IntEnum):
     UPDATE_REFUSED = 407
     OUTPUT_EXISTS = 408
     CHILD_FAILED = 409
+    NOT_ALIVE = 410
 
     CHECKPOINT_INVALID = 501
     MODEL_CONFIG_INVALID = 502
@@ -204,6 +205,7 @@ ERRORS: dict[Code, ErrorSpec] = {
         "the output folder holds something else", "give another folder, or remove that one", EXIT_USAGE
     ),
     Code.CHILD_FAILED: ErrorSpec("a child process failed", "read its log, named here", EXIT_STATE),
+    Code.NOT_ALIVE: ErrorSpec("the process is not alive", "read its log, and start it again", EXIT_STATE),
     Code.CHECKPOINT_INVALID: ErrorSpec(
         "the checkpoint cannot be used", "give an export folder, a folder that holds one, or a CID and its ticket", EXIT_INPUT
     ),

@@ -113,11 +113,16 @@ class CheckpointSection(_Section):
     keep: int = Field(default=2, ge=2)
 
 
+_HOST_PORT = r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):[0-9]{1,5}$"
+
+
 class NetworkSection(_Section):
     """`[network]`: where the coordinator listens, and what peers allow one another."""
 
-    listen: str = Field(default="127.0.0.1:0", pattern=r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):[0-9]{1,5}$")
+    listen: str = Field(default="127.0.0.1:0", pattern=_HOST_PORT)
     advertise: tuple[str, ...] = ()                            # addresses put into the ticket; empty: the one listened on
+    peer_listen: str = Field(default="", pattern=rf"^$|{_HOST_PORT}")  # of the bootstrap peer; empty: host of listen, any port
+    peer_advertise: tuple[Annotated[str, Field(pattern=_HOST_PORT)], ...] = ()
     tls: bool = True
     wire: Literal["fp32", "bf16", "int8"] = "bf16"
     silence_s: Seconds = 5.0
@@ -137,6 +142,11 @@ class NetworkSection(_Section):
     def _safe(self) -> NetworkSection:
         if self.port > 65535:
             raise ValueError("the port of listen is above 65535")
+        if self.peer_advertise and not self.peer_listen:
+            raise ValueError("peer_advertise needs peer_listen, as its port must be known")
+        for address in (*self.peer_advertise, *([self.peer_listen] if self.peer_listen else [])):
+            if not 0 < int(address.rpartition(":")[2]) < 65536:
+                raise ValueError(f"the port of {address} is not in 1 to 65535")
         if not self.tls and self.host not in ("127.0.0.1", "localhost", "::1"):
             raise ValueError("tls = false is allowed on the loopback interface only")
         if self.host in ("0.0.0.0", "::") and not self.advertise:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 import os
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from coordinator.driver import Driver
 from coordinator.journal import Journal
 from coordinator.listening import Listening
 from coordinator.model_choice import choose_model
+from coordinator.peer_addresses import announced_multiaddrs, listen_multiaddr
 from coordinator.pushing import Pushing
 from coordinator.run import RunState
 from coordinator.run_config import RunConfig
@@ -48,13 +47,20 @@ TOKEN_VARIABLE = "HOCKET_PINNING_TOKEN"
 
 
 def run_coordinator(
-    run_toml: Path, state_dir: Path, *, faults: Faults = NO_FAULTS, exit_when_finished: bool = False, linger_s: float = 0.0
+    run_toml: Path,
+    state_dir: Path,
+    *,
+    ticket_to: Path | None = None,
+    faults: Faults = NO_FAULTS,
+    exit_when_finished: bool = False,
+    linger_s: float = 0.0,
 ) -> None:
     """Run a coordinator until SIGTERM, SIGINT or SIGHUP; prints the ticket as one JSON line once members can join.
 
     Args:
         run_toml: the run file; after the first start it must stay as it was.
         state_dir: made when absent; everything that survives a restart is in it.
+        ticket_to: a file that gets the ticket as well, for workers that may read it but not the state directory.
         exit_when_finished: stop `linger_s` after the last version was published, evaluated and listened to.
 
     Raises:
@@ -62,7 +68,7 @@ def run_coordinator(
     """
     config, text = RunConfig.load(run_toml)
     with locked(state_dir):
-        coordinator = Coordinator(config, text, run_toml.parent, state_dir, faults)
+        coordinator = Coordinator(config, text, run_toml.parent, state_dir, faults, ticket_to)
         asyncio.run(coordinator.run(exit_when_finished=exit_when_finished, linger_s=linger_s))
 
 
@@ -73,12 +79,15 @@ class Coordinator:
         config, text: the run file; folder: that its paths are relative to.
     """
 
-    def __init__(self, config: RunConfig, text: str, folder: Path, state_dir: Path, faults: Faults) -> None:
+    def __init__(
+        self, config: RunConfig, text: str, folder: Path, state_dir: Path, faults: Faults, ticket_to: Path | None = None
+    ) -> None:
         self._config = config
         self._text = text
         self._folder = folder
         self._state_dir = state_dir
         self._faults = faults
+        self._ticket_to = ticket_to
         self._key = MemberKey.load_or_create(state_dir / "member.key")
         self._store = BlockStore(state_dir / "blocks")
         self._journal = Journal(state_dir / "journal.sqlite", faults)
@@ -206,7 +215,8 @@ class Coordinator:
             tls_sha256=certificate.sha256 if certificate is not None else b"",
             bootstrap_multiaddrs=tuple(state.bootstrap),
         ).encode()
-        atomic_write(self._state_dir / "ticket.txt", (ticket + "\n").encode())
+        for path in (self._state_dir / "ticket.txt", *([self._ticket_to] if self._ticket_to is not None else [])):
+            atomic_write(path, (ticket + "\n").encode())
         print(json.dumps({"ticket": ticket, "run_id": state.run_id, "port": state.port, "pid": os.getpid()}), flush=True)
 
     # ---- while it runs -----------------------------------------------------------------------------------------------
@@ -251,26 +261,17 @@ class Coordinator:
             await asyncio.to_thread(atomic_write, self._state_dir / "report.json", text.encode())
 
     def _child_command(self) -> list[str]:
+        network = self._config.network
         return python_module(
             "swarm.peer", "--store", str(self._state_dir / "blocks"), "--state", str(self._peer_dir()),
-            "--run-id", self._config.run.id, "--listen", self._listen_multiaddr(),
+            "--run-id", self._config.run.id, "--listen", listen_multiaddr(network, self._core.state.bootstrap),
+            *(word for address in announced_multiaddrs(network) for word in ("--announce", address)),
         )  # fmt: skip
 
     def _peer_dir(self) -> Path:
         folder = self._state_dir / "bootstrap"
         folder.mkdir(exist_ok=True)
         return folder
-
-    def _listen_multiaddr(self) -> str:
-        """Where the bootstrap peer listens: any port at first, then the port that tickets name."""
-        host = self._config.network.host
-        try:
-            number = ipaddress.ip_address(host)
-        except ValueError:
-            number = ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-        prefix = f"/ip{number.version}/{number}/tcp/"
-        ports = [part.split("/")[4] for part in self._core.state.bootstrap if len(part.split("/")) > 4]
-        return prefix + (ports[0] if ports else "0")
 
     def _child_is_up(self, ready: dict[str, Any]) -> None:
         multiaddrs = [str(one) for one in ready["multiaddrs"]]

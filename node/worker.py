@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.faults import NO_FAULTS, Faults
+from common.heartbeat import keep_beating
 from common.lock import locked
 from common.log import EventLog
 from common.stop import stop_signals
@@ -35,7 +36,15 @@ def software() -> str:
 
 
 async def _run(
-    ticket: Ticket, state_dir: Path, *, threads: int, memory_limit: int, listen: Sequence[str], faults: Faults, operator: str
+    ticket: Ticket,
+    state_dir: Path,
+    *,
+    threads: int,
+    memory_limit: int,
+    listen: Sequence[str],
+    announce: Sequence[str],
+    faults: Faults,
+    operator: str,
 ) -> int:
     key = MemberKey.load_or_create(state_dir / "member.key")
     peer_key = PeerKey.load_or_create(state_dir / "peer.key")
@@ -45,7 +54,7 @@ async def _run(
     numbers = stop_signals()
     for number in numbers:
         loop.add_signal_handler(number, stop.set)
-    options = replace(LibP2POptions.for_listen(listen), run_id=ticket.run_id)
+    options = replace(LibP2POptions.for_listen(listen, announce=announce), run_id=ticket.run_id)
     creating = asyncio.create_task(
         LibP2PCarrier.create(
             state_dir / "peer.key", bootstrap=ticket.bootstrap_multiaddrs, listen=listen, state_dir=state_dir, options=options
@@ -56,6 +65,7 @@ async def _run(
         events.close()
         return 0
     carrier = creating.result()
+    beating = asyncio.create_task(keep_beating(state_dir))
     try:
         events.write("started", peer_id=carrier.peer_id, member_id=key.member_id, run=ticket.run_id)
         logger.info("member %s, peer %s", key.member_id, carrier.peer_id)
@@ -73,6 +83,7 @@ async def _run(
         await Follower(ticket, key, carrier, state_dir, events, faults=faults).run(request, stop)
         events.write("stopped")
     finally:
+        beating.cancel()
         await carrier.close()
         events.close()
         for number in numbers:
@@ -101,6 +112,7 @@ def run_worker(
     threads: int = 1,
     memory_limit: int = 0,
     listen: Sequence[str] = ("/ip4/127.0.0.1/tcp/0",),
+    announce: Sequence[str] = (),
     faults: Faults = NO_FAULTS,
     operator: str = "",
 ) -> int:
@@ -112,6 +124,7 @@ def run_worker(
         threads: of tensor operations, for the whole process.
         memory_limit: bytes, told to the coordinator, which keeps it with the member; 0: not limited. Nothing enforces it.
         listen: libp2p multiaddresses.
+        announce: multiaddresses at which others reach us, where those are not the ones listened on (a published port).
         operator: who runs this machine.
 
     Returns: the exit code, 0.
@@ -122,5 +135,13 @@ def run_worker(
     opened = Ticket.decode(ticket) if isinstance(ticket, str) else ticket
     set_threads(threads)
     with locked(state_dir):
-        work = partial(_run, threads=threads, memory_limit=memory_limit, listen=listen, faults=faults, operator=operator)
+        work = partial(
+            _run,
+            threads=threads,
+            memory_limit=memory_limit,
+            listen=listen,
+            announce=announce,
+            faults=faults,
+            operator=operator,
+        )
         return asyncio.run(work(opened, state_dir))
