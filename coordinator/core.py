@@ -11,6 +11,7 @@ from typing import Any
 
 from common.errors import Code, HocketError
 from common.faults import Faults
+from coordinator.failures import Signs
 from coordinator.journal import Journal
 from coordinator.leases import Sizes, next_range
 from coordinator.measures import bytes_record, loss_per_code, one_line, report_record
@@ -53,7 +54,7 @@ class Core:
         self.clock = clock
         self.manifest: VersionManifest | None = None
         self.last_seen: dict[str, float] = {}
-        self.broken: set[str] = set()
+        self.broken: dict[str, float] = {}
         self.reports: dict[tuple[str, int], dict[str, Any]] = {}
         self.bytes_sent: dict[str, dict[str, int]] = dict(state.bytes_sent)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
@@ -107,8 +108,7 @@ class Core:
     def join(self, member: str, request: pb.JoinRequest, nonce: Nonce) -> None:
         """A member's process starts, or starts anew. JOIN_REFUSED as of `check_join`."""
         self.check_join(member, request)
-        self.last_seen[member] = self.clock()
-        self.broken.discard(member)
+        self._hear(member)
         self.emit(
             "joined", member=member, peer_id=request.peer_id, operator=one_line(request.operator, 200), nonce=nonce,
             report=self._last_words(member),
@@ -125,17 +125,45 @@ class Core:
         known = self.state.members.get(member)
         if known is None:
             return None
-        self.last_seen[member] = self.clock()
-        self.broken.discard(member)
+        self._hear(member)
         if not known.live and not known.barred:
             logger.info("member %s is back", member[:12])
             self.emit("revived", member=member)
         return known
 
+    def _hear(self, member: str) -> None:
+        self.last_seen[member] = self.clock()
+        self.broken.pop(member, None)
+
     def connection_broke(self, member: str) -> None:
         """A watch of the member was cut while it was held: unless it is heard of again soon, it is lost."""
-        self.broken.add(member)
+        self.broken.setdefault(member, self.clock())
         self.wake.set()
+
+    def signs(self, member: Member, now: float) -> Signs:
+        """What is known of a live member, for the judgement whether it is lost."""
+        seen, broke = self.last_seen.get(member.member), self.broken.get(member.member)
+        return Signs(
+            quiet_s=now - (self.state.started_at if seen is None else seen),
+            returning=seen is None,
+            broken_s=None if broke is None else now - broke,
+            suspicions=sum(member.peer_id in self._suspects(one) for one in self.callers(member)),
+        )
+
+    def callers(self, member: Member) -> list[Member]:
+        """The replicas whose calls the member serves: those of the stage before."""
+        return self.state.replicas(member.stage - 1) if member.stage else []
+
+    def _suspects(self, member: Member) -> list[str]:
+        """Peer ids that the member names in its latest report."""
+        report = self.reports.get((member.member, member.generation))
+        return report["suspects"] if report is not None else []
+
+    def excuse(self, seconds: float) -> None:
+        """Time in which this process itself did not run is nobody's silence."""
+        for times in (self.last_seen, self.broken):
+            for member in times:
+                times[member] += seconds
 
     def leave(self, member: str, reason: str, nonce: Nonce) -> None:
         """A member says good-bye; again does no harm."""
@@ -180,6 +208,8 @@ class Core:
         if report.round != state.round or state.phase not in (Phase.PREPARING, Phase.OPEN, Phase.CLOSING):
             return
         self.reports[member.member, member.generation] = report_record(member.member, report)
+        if report.suspects:
+            self.wake.set()
         if member.stage == 0:
             self._take_leases(member, report)
             if report.ready_base_cid == state.base_cid and state.base_cid not in state.heldout:

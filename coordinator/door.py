@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from common.errors import Code, HocketError
 from coordinator.core import Core, Nonce, Refused
+from coordinator.failures import heartbeat_s
 from coordinator.run import Member
 from coordinator.status import status_json
 from coordinator.uploads import Uploads
@@ -98,8 +99,9 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
                 core.take_report(member, watch.report)
         except HocketError as error:
             await _abort(context, error)
-        # A watch that is held says nothing about the member; so it is held for less than the silence bound.
-        wait_s = min(max(watch.wait_s, 0.0), core.config.membership.silence_s / 3) if isfinite(watch.wait_s) else 0.0
+        # A watch that is held says nothing about the member; so it is held for a heartbeat at most.
+        beat_s = heartbeat_s(core.config.membership.silence_s)
+        wait_s = min(max(watch.wait_s, 0.0), beat_s) if isfinite(watch.wait_s) else 0.0
         if self._held[member.member] >= WATCHES_HELD:
             wait_s = 0.0
         self._held[member.member] += 1

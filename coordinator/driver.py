@@ -10,6 +10,7 @@ from coordinator.assembly import Assembly
 from coordinator.assignment import Candidate, assign
 from coordinator.core import Core
 from coordinator.deadlines import deadline
+from coordinator.failures import judge
 from coordinator.leases import Held, overdue
 from coordinator.measures import count_microbatches, count_round
 from coordinator.rounds import Decision, Facts, Phase, StageFacts, decide
@@ -19,9 +20,6 @@ logger = logging.getLogger(__name__)
 
 # A round or a lease is closed by its own end; its deadline is for those that never come, so it may be generous.
 OPEN_SLACK = 3.0
-RETURN_FACTOR = 3.0
-# A connection that broke while a watch was held mostly means that the process is gone; a live one is back soon.
-BROKEN_FACTOR = 0.25
 ASSIGNING = (Phase.GATHERING, Phase.PREPARING, Phase.OPEN)
 
 
@@ -57,7 +55,7 @@ class Driver:
         while True:
             now = core.clock()
             self._forgive_own_absence(now)
-            self._tend(now)
+            look_again_s = self._tend(now)
             decision = decide(self.facts(now), now)
             if decision.reason != core.reason:
                 core.reason = decision.reason
@@ -70,7 +68,8 @@ class Driver:
             else:
                 if core.state.phase is Phase.FINISHED:
                     self.finished.set()
-                wait_s = tick_s if decision.wake_at is None else min(tick_s, max(decision.wake_at - now, 0.01))
+                wake_s = tick_s if decision.wake_at is None else decision.wake_at - now
+                wait_s = max(min(tick_s, wake_s, look_again_s), 0.01)
                 self._due_at = now + wait_s
                 return wait_s
 
@@ -81,20 +80,19 @@ class Driver:
         late_s = now - self._due_at
         if late_s > 1.0:
             logger.warning("the coordinator was held up for %.1f s", late_s)
-            for member in self._core.last_seen:
-                self._core.last_seen[member] += late_s
+            self._core.excuse(late_s)
             self._due_at = now
 
-    def _tend(self, now: float) -> None:
+    def _tend(self, now: float) -> float:
+        """Give up who is lost, give out stages and take back leases; when to look again at the latest, in seconds."""
         core, state, silence_s = self._core, self._core.state, self._core.config.membership.silence_s
-        for member in [one.member for one in state.members.values() if one.live]:
-            seen = core.last_seen.get(member)
-            # After a restart members come back at the pace of their own retries.
-            quiet_s, bound_s = (now - state.started_at, RETURN_FACTOR * silence_s) if seen is None else (now - seen, silence_s)
-            if member in core.broken:
-                bound_s *= BROKEN_FACTOR
-            if quiet_s > bound_s:
-                core.lose(member, f"silent for {quiet_s:.1f} s, the bound is {bound_s:.1f} s")
+        look_again_s = silence_s
+        for member in [one for one in state.members.values() if one.live]:
+            verdict = judge(core.signs(member, now), silence_s)
+            if verdict.lost:
+                core.lose(member.member, verdict.reason)
+            else:
+                look_again_s = min(look_again_s, verdict.look_again_s)
         if state.phase in ASSIGNING:
             candidates = [Candidate(one.member, one.stage, one.last_stage) for one in state.members.values() if one.live]
             for given in assign(candidates, state.stages):
@@ -112,6 +110,7 @@ class Driver:
             for lease_id, reason in overdue(held, limit_s):
                 logger.warning("lease %d goes back: %s", lease_id, reason)
                 core.emit("lease_returned", lease_id=lease_id, reason=reason)
+        return look_again_s
 
     def _limit(self, history: list[float], slack: float) -> tuple[float, str]:
         rounds = self._core.config.rounds
