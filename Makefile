@@ -65,7 +65,7 @@ lint: setup-dev
 # The interoperability test's client lives in an environment of its own; where it cannot be built, that test skips with a reason.
 unit: setup-dev
 	-@$(MAKE) --no-print-directory setup-interop
-	$(PY) -m pytest -m "not soak"
+	$(PY) -m pytest -m "not soak" -n 2 --dist loadgroup
 
 setup-interop: $(INTEROP)/.installed
 

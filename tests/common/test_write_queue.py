@@ -68,13 +68,18 @@ class Writing(RuleBasedStateMachine):
     @precondition(lambda self: self.filling)
     @rule(which=st.data())
     def fill(self, which: st.DataObject) -> None:
-        number = which.draw(st.sampled_from(sorted(self.filling)))
+        self.now_ready(which.draw(st.sampled_from(sorted(self.filling))))
+
+    def now_ready(self, number: int) -> None:
         self.filling.discard(number)
         self.ready.add(number)
         self.queue.ready(number)
         save = self.saves[number]
-        if save.keep is Keep.PINNED or save.path in self.promised:
+        stands_in = self.disk.get(save.path, 0) < self.promised.get(save.path, 0)  # for a promised one that is not on disk
+        if save.keep is Keep.PINNED or stands_in:
             self.promised[save.path] = number
+        elif save.keep is Keep.RANKED:
+            self.promised.pop(save.path, None)  # kept, it is there already; from now on the path stays by its rank
 
     @precondition(lambda self: self.filling)
     @rule(which=st.data())
@@ -127,9 +132,10 @@ class Writing(RuleBasedStateMachine):
         number = self.renamed
         assert number is not None
         for gone in self.queue.placed(number):
-            assert self.disk.pop(gone, None) is not None
-            assert gone not in self.promised or self.saves[self.promised[gone]].keep is Keep.RANKED
-            self.promised.pop(gone, None)
+            removed = self.disk.pop(gone, None)
+            assert removed is not None
+            if self.promised.get(gone, removed + 1) <= removed:  # a newer one that was promised still comes
+                assert self.saves[self.promised.pop(gone)].keep is Keep.RANKED
         self.writing = self.renamed = None
 
     @precondition(lambda self: self.writing is not None and self.renamed is None)
@@ -168,9 +174,7 @@ class Writing(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything that was promised is on disk once the writer has drained."""
         for number in sorted(self.filling):
-            self.queue.ready(number)
-            self.ready.add(number)
-        self.filling.clear()
+            self.now_ready(number)
         while self.writing is not None or self.ready:
             if self.renamed is not None:
                 self.place()
