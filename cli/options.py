@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,11 @@ from common.faults import Fault, Faults
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for a script instead of lines for a person.")]
 FaultLines = Annotated[list[str] | None, typer.Option("--fault", hidden=True, help="point[:key=value,...]:kill|stop")]
+
+TicketFrom = Annotated[
+    str | None,
+    typer.Option("--ticket-from", help="A file whose first line is the ticket; -: wait for it on standard input."),
+]
 
 
 def _log_level(text: str) -> str:
@@ -74,3 +80,19 @@ def replace_own_output(path: Path) -> Path:
     new_folder(path)
     (path / OWN_OUTPUT).write_text("made by hocket; a new run replaces this folder\n", encoding="utf-8")
     return path
+
+
+def ticket_line(ticket: str | None, source: str | None) -> str:
+    """The ticket as it was given: on the command line, or as the first line of a file or of standard input (`-`)."""
+    if (ticket is None) == (source is None):
+        raise HocketError(Code.OPTION_INVALID, "give a ticket, or --ticket-from, and not both")
+    if ticket is not None:
+        return ticket
+    assert source is not None
+    try:
+        line = sys.stdin.readline() if source == "-" else Path(source).read_text(encoding="utf-8").partition("\n")[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise HocketError(Code.TICKET_INVALID, f"{source} cannot be read ({error})") from error
+    if not line.strip():
+        raise HocketError(Code.TICKET_INVALID, f"{'standard input' if source == '-' else source} holds none")
+    return line.strip()

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from cli.options import FaultLines, JsonFlag, LogLevel, byte_count, new_folder, parse_faults, print_json, replace_own_output
+from cli.options import (
+    FaultLines,
+    JsonFlag,
+    LogLevel,
+    TicketFrom,
+    byte_count,
+    new_folder,
+    parse_faults,
+    print_json,
+    replace_own_output,
+    ticket_line,
+)
 
 ticket_app = typer.Typer(no_args_is_help=True, help="Look at a ticket.")
 
@@ -35,7 +46,8 @@ def coordinator(
 
 
 def worker(
-    ticket: Annotated[str, typer.Argument(help="The line that begins with hocket1:")],
+    ticket: Annotated[str | None, typer.Argument(help="The line that begins with hocket1:")] = None,
+    ticket_from: TicketFrom = None,
     state_dir: StateDir = Path("worker-state"),
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads for the training arithmetic.")] = 1,
     memory_limit: Annotated[
@@ -57,11 +69,13 @@ def worker(
     limit = byte_count(memory_limit)
     from protocol.ticket import Ticket
 
-    opened = Ticket.decode(ticket)
+    opened = Ticket.decode(ticket_line(ticket, ticket_from)) if ticket_from != "-" else None
     from common.log import set_up_logging
     from node.worker import run_worker
 
     set_up_logging(log_level)
+    if opened is None:  # what takes long is done before the wait
+        opened = Ticket.decode(ticket_line(ticket, ticket_from))
     raise typer.Exit(
         run_worker(
             opened,
@@ -138,13 +152,19 @@ def health(
 
 def simulate(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for states, logs and report.json.")],
-    stages: Annotated[int, typer.Option(min=1, help="Stages of the model.")] = 3,
-    replicas: Annotated[int, typer.Option(min=1, help="Workers a stage.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the run.")] = 3,
-    inner_steps: Annotated[int, typer.Option(min=1, help="Inner steps of a round.")] = 4,
-    preset: Annotated[str, typer.Option(help="Model preset.")] = "test",
-    seed: Annotated[int, typer.Option(help="Of weights, dropout and sample order.")] = 0,
-    plan: Annotated[Path | None, typer.Option("--plan", help="A TOML file of faults.")] = None,
+    stages: Annotated[int | None, typer.Option(min=1, show_default="3", help="Stages of the model.")] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, show_default="2", help="Workers a stage.")] = None,
+    standbys: Annotated[int | None, typer.Option(min=0, show_default="0", help="Workers kept ready beside them.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, show_default="3", help="Rounds of the run.")] = None,
+    inner_steps: Annotated[int | None, typer.Option(min=1, show_default="4", help="Inner steps of a round.")] = None,
+    preset: Annotated[str | None, typer.Option(show_default="test", help="Model preset.")] = None,
+    seed: Annotated[int | None, typer.Option(show_default="0", help="Of weights, dropout and sample order.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="A TOML file of faults, or the name of a shipped one: churn-heavy.toml.")
+    ] = None,
+    no_faults: Annotated[
+        bool, typer.Option("--no-faults", help="Run the plan's cluster and do nothing to it, to compare with.")
+    ] = False,
     data: Annotated[
         Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")
     ] = None,
@@ -152,28 +172,34 @@ def simulate(
         Path | None, typer.Option("--corpus", help="What `hocket tokenize` takes; otherwise the shipped corpus.")
     ] = None,
     language: Annotated[str, typer.Option("--language", "-l", help="BCP 47 tag of the corpus.")] = "en-US",
-    wire: Annotated[str, typer.Option(help="Encoding of activations and gradients: fp32, bf16 or int8.")] = "fp32",
+    wire: Annotated[
+        str | None, typer.Option(show_default="fp32", help="Encoding of activations and gradients: fp32, bf16 or int8.")
+    ] = None,
     time_limit_s: Annotated[
-        float, typer.Option("--time-limit", min=10.0, help="Seconds after which the run is given up.")
-    ] = 1800.0,
+        float | None,
+        typer.Option("--time-limit", min=10.0, show_default="1800", help="Seconds after which the run is given up."),
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Run a whole cluster of processes on this machine, with faults on request, and report on it."""
     from simulations.plan import load_plan
 
     steps = load_plan(plan)
+    if no_faults:
+        steps = steps.without_faults()
     new_folder(out)
     from simulations.progress import show_for
-    from simulations.simulate import SimulationSettings, run_simulation, run_to_the_end
+    from simulations.simulate import run_simulation, run_to_the_end, settings_of
 
-    settings = SimulationSettings(
+    settings = settings_of(
+        steps,
         stages=stages,
         replicas=replicas,
+        standbys=standbys,
         rounds=rounds,
         inner_steps=inner_steps,
         preset=preset,
         seed=seed,
-        plan=steps,
         data=data,
         corpus=corpus,
         language=language,

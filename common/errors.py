@@ -29,6 +29,7 @@ class Code(IntEnum):
     OPTION_INVALID = 105
     FAULT_PLAN_INVALID = 106
     EXTRA_MISSING = 107
+    NETWORK_REFUSED = 108
 
     CORPUS_UNREADABLE = 201
     LANGUAGE_REFUSED = 202
@@ -108,6 +109,11 @@ ERRORS: dict[Code, ErrorSpec] = {
     Code.OPTION_INVALID: ErrorSpec("an option does not fit", "correct the option named here", EXIT_USAGE),
     Code.FAULT_PLAN_INVALID: ErrorSpec("the fault plan does not fit", "correct the line named here", EXIT_USAGE),
     Code.EXTRA_MISSING: ErrorSpec("an optional package is missing", "install the extra named here", EXIT_USAGE),
+    Code.NETWORK_REFUSED: ErrorSpec(
+        "a network of its own for each worker cannot be made",
+        "run as root where iproute2 and util-linux are installed, or leave cuts out of the plan",
+        EXIT_RESOURCES,
+    ),
     Code.CORPUS_UNREADABLE: ErrorSpec(
         "the corpus cannot be read", "give a folder in LJSpeech layout: metadata.csv and wavs/", EXIT_INPUT
     ),

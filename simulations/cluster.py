@@ -12,143 +12,26 @@ import logging
 import os
 import shutil
 import signal
-import sys
-import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from common.errors import Code, HocketError, error_of_line
+from common.errors import Code, HocketError
 from protocol.ticket import Ticket
-from simulations.plan import Action, Plan
+from simulations.actions import ENDING, Action, FaultRecord, seen_in
+from simulations.child import Child
+from simulations.links import Link, Links
+from simulations.plan import Plan
 from simulations.status_client import StatusClient
-from simulations.usage import Usage, start_ticks
+from simulations.usage import start_ticks
 
 logger = logging.getLogger(__name__)
 
-KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE")
 POLL_S = 0.1
-TERM_GRACE_S = 15.0
 START_GRACE_S = 90.0
-
-
-def bare_environment(temporary: Path) -> dict[str, str]:
-    """What a process of the cluster sees of the environment: no way to learn about the others from it."""
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    return {**kept, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-
-
-@dataclass
-class Child:
-    """One process of the cluster.
-
-    Args:
-        name: coordinator, worker-0, ...
-        arguments: of `hocket`.
-        state_dir: its own folder.
-        log_path: where its standard output and error go.
-    """
-
-    name: str
-    arguments: list[str]
-    state_dir: Path
-    log_path: Path
-    process: asyncio.subprocess.Process | None = None
-    usage: Usage = field(default_factory=Usage)
-    expected_end: bool = False
-    started_at: float = 0.0
-    temporary: Path | None = None
-
-    @property
-    def pid(self) -> int:
-        if self.process is None:
-            raise HocketError(Code.CHILD_FAILED, f"{self.name} has not been started")
-        return self.process.pid
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.returncode is None
-
-    @property
-    def killed_by_fault(self) -> bool:
-        """Whether the process ended by SIGKILL and had been given faults to inject."""
-        return self.process is not None and self.process.returncode == -signal.SIGKILL and "--fault" in self.arguments
-
-    async def start(self) -> None:
-        """Start the process; its output is appended to its log."""
-        self.state_dir.mkdir(parents=True, exist_ok=True)
-        if self.temporary is None:
-            # Sockets may be made here and their paths are short by law, so it is not inside the state directory.
-            self.temporary = Path(tempfile.mkdtemp(prefix="hocket-"))
-        with self.log_path.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "cli.main",
-                *self.arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.state_dir,
-                env=bare_environment(self.temporary),
-            )
-        self.started_at = time.time()
-        self.expected_end = False
-        logger.info("%s started, pid %d", self.name, self.pid)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to this process alone; nothing happens when it has ended, also if that is not known here yet."""
-        if self.running:
-            try:
-                os.kill(self.pid, number)
-            except ProcessLookupError:
-                logger.debug("%s, pid %d, has ended by itself", self.name, self.pid)
-
-    async def stop(self, grace_s: float = TERM_GRACE_S) -> int:
-        """SIGTERM, then SIGKILL when it has not gone after `grace_s`; returns the exit code."""
-        self.expected_end = True
-        if self.process is None:
-            return 0
-        self.signal(signal.SIGCONT)
-        self.signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(grace_s):
-                return await self.process.wait()
-        except TimeoutError:
-            logger.warning("%s did not end within %.0f s of SIGTERM: SIGKILL", self.name, grace_s)
-        self.signal(signal.SIGKILL)
-        return await self.process.wait()
-
-    def last_lines(self, count: int = 3) -> str:
-        """The end of the log, for an error in one line."""
-        if not self.log_path.exists():
-            return "no log"
-        lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
-        return " / ".join(line.strip() for line in lines[-count:]) or "empty log"
-
-
-@dataclass(frozen=True)
-class FaultRecord:
-    """A fault that the cluster inflicted.
-
-    Args:
-        kind: kill or freeze.
-        at: seconds since the epoch.
-        until: when a frozen process went on; None for a kill.
-    """
-
-    kind: str
-    process: str
-    pid: int
-    stage: int
-    round: int
-    member: str
-    peer_id: str
-    at: float
-    until: float | None = None
 
 
 class Cluster:
@@ -158,14 +41,24 @@ class Cluster:
         out: folder; each process gets a folder of its own inside.
         plan: injected faults are handed to the processes at their start; `act` carries out the other steps.
         threads: CPU threads of a worker.
+        idle: how many started workers are kept that wait for a ticket, so that one that joins has its imports behind it.
+        links: a network for each worker; None: all share that of this process.
     """
 
-    def __init__(self, out: Path, plan: Plan | None = None, *, threads: int = 1) -> None:
+    def __init__(
+        self, out: Path, plan: Plan | None = None, *, threads: int = 1, idle: int = 0, links: Links | None = None
+    ) -> None:
         self.out = out.resolve()
         self.plan = plan or Plan()
         self.threads = threads
+        self.links = links
         self.coordinator: Child | None = None
         self.workers: list[Child] = []
+        self._idle_wanted = idle
+        self._idle: list[Child] = []
+        self._coming = 0
+        self._places: dict[str, Link] = {}
+        self._named = 0
         self.faults: list[FaultRecord] = []
         self.coordinator_restarts = 0
         self._client: StatusClient | None = None
@@ -182,7 +75,8 @@ class Cluster:
         arguments = ["coordinator", str(run_toml.resolve()), "--state-dir", str(state)]
         for line in self.plan.fault_lines("coordinator"):
             arguments += ["--fault", line]
-        self.coordinator = Child("coordinator", arguments, state, self.out / "coordinator.log")
+        within = self.links.within_hub if self.links is not None else ()
+        self.coordinator = Child("coordinator", arguments, state, self.out / "coordinator.log", within)
         await self.coordinator.start()
         return await self._ticket(self.coordinator)
 
@@ -192,23 +86,48 @@ class Cluster:
         while time.monotonic() < deadline:
             if path.exists() and (line := path.read_text(encoding="utf-8").strip()):
                 return line
-            self._require(coordinator)
+            coordinator.require()
             await asyncio.sleep(POLL_S)
         raise HocketError(
             Code.CHILD_FAILED, f"the coordinator gave no ticket in {START_GRACE_S:.0f} s, see {coordinator.log_path}"
         )
 
     async def start_worker(self, ticket: str) -> Child:
-        """Start one more worker with the ticket and nothing else."""
-        number = len(self.workers)
-        name = f"worker-{number}"
+        """Have one more worker join, with the ticket and nothing else: one that waits for it, else a new one."""
+        child = self._idle.pop(0) if self._idle else await self._start_waiting()
+        self.workers.append(child)
+        child.tell(ticket)
+        await self.keep_idle()
+        return child
+
+    async def keep_idle(self) -> None:
+        """Start workers until as many wait for a ticket as are to."""
+        while len(self._idle) + self._coming < self._idle_wanted:
+            self._coming += 1
+            try:
+                self._idle.append(await self._start_waiting())
+            finally:
+                self._coming -= 1
+
+    async def _start_waiting(self) -> Child:
+        """Start a worker that waits for its ticket; the names follow the order in which they will join."""
+        name = f"worker-{self._named}"
+        self._named += 1
         state = self.out / name
-        arguments = ["worker", ticket, "--state-dir", str(state), "--threads", str(self.threads), "--operator", name]
+        arguments = ["worker", "--ticket-from", "-", "--state-dir", str(state), "--threads", str(self.threads)]
+        arguments += ["--operator", name]
+        within: tuple[str, ...] = ()
+        place = self.links.reserve() if self.links is not None else None
+        if self.links is not None and place is not None:
+            arguments += ["--listen", f"/ip4/{place.address}/tcp/0"]
+            within = self.links.within_new
+            self._places[name] = place
         for line in self.plan.fault_lines(name):
             arguments += ["--fault", line]
-        child = Child(name, arguments, state, self.out / f"{name}.log")
-        self.workers.append(child)
+        child = Child(name, arguments, state, self.out / f"{name}.log", within, told_later=True)
         await child.start()
+        if self.links is not None and place is not None and child.process is not None:
+            await self.links.attach(place, child.process)
         return child
 
     async def restart_coordinator(self) -> None:
@@ -242,17 +161,24 @@ class Cluster:
             child.signal(signal.SIGKILL)
         elif action.kind == "freeze":
             child.signal(signal.SIGSTOP)
-        else:
+        elif action.kind == "thaw":
             child.signal(signal.SIGCONT)
+        elif self.links is None:
+            raise HocketError(Code.NETWORK_REFUSED, f"{child.name} has no network of its own")
+        elif action.kind == "cut":
+            await self.links.cut(self._places[child.name])
+        else:
+            await self.links.mend(self._places[child.name])
+        logger.info("%s of %s (stage %d): %s", action.kind, child.name, action.stage, action.reason)
+        if action.kind in ENDING.values():
             self.faults = [
-                FaultRecord(**{**record.__dict__, "until": now}) if record.pid == action.pid and record.until is None else record
+                replace(record, until=now) if record.pid == action.pid and record.until is None else record
                 for record in self.faults
             ]
             return
-        logger.info("%s of %s (stage %d): %s", action.kind, child.name, action.stage, action.reason)
-        self.faults.append(
-            FaultRecord(action.kind, child.name, action.pid, action.stage, action.round, action.member, action.peer_id, now)
-        )
+        self.faults.append(FaultRecord(
+            action.kind, child.name, action.pid, action.stage, action.round, action.member, action.peer_id, now, role=action.role
+        ))  # fmt: skip
 
     async def supervise(self, status: Mapping[str, Any]) -> None:
         """Notice processes that ended. A coordinator that an injected fault killed is started again; else its end is an error.
@@ -264,19 +190,18 @@ class Cluster:
             if self.coordinator.killed_by_fault:
                 await self.restart_coordinator()
             elif not self.coordinator.expected_end:
-                self._require(self.coordinator)
+                self.coordinator.require()
         for worker in self.workers:
             if worker.killed_by_fault and not worker.expected_end:
                 worker.expected_end = True
                 self._record("kill", worker, status)
 
     def _record(self, kind: str, child: Child, status: Mapping[str, Any]) -> None:
-        for stage in status.get("stages", ()):
-            for entry in stage["replicas"]:
-                if int(entry.get("pid") or 0) == child.pid:
-                    where = (int(stage["stage"]), int(status.get("round", 0)), str(entry["member"]), str(entry["peer_id"]))
-                    self.faults.append(FaultRecord(kind, child.name, child.pid, *where, time.time()))
-                    return
+        one = next((one for one in seen_in(status) if one.pid == child.pid), None)
+        if one is not None:
+            where = (one.stage, int(status.get("round", 0)), one.member, one.peer_id)
+            self.faults.append(FaultRecord(kind, child.name, child.pid, *where, time.time(), role=one.role))
+            return
         logger.warning("%s was killed while it served no stage", child.name)
 
     def unexpected_ends(self) -> list[str]:
@@ -290,33 +215,29 @@ class Cluster:
 
     def sample_usage(self) -> None:
         """Look at what every running process uses."""
-        for child in [*([self.coordinator] if self.coordinator else []), *self.workers]:
+        for child in self.children:
             if child.running:
                 child.usage.sample(child.pid)
 
-    @staticmethod
-    def _require(child: Child) -> None:
-        if not child.running:
-            code = child.process.returncode if child.process is not None else None
-            own = error_of_line(child.last_lines(1))
-            if own is not None:  # what a person must mend, told as if it had been found here
-                raise own
-            raise HocketError(Code.CHILD_FAILED, f"{child.name} ended with {code}, see {child.log_path}: {child.last_lines()}")
+    @property
+    def children(self) -> list[Child]:
+        """Every process that was started, the coordinator first, those that wait last."""
+        return [*([self.coordinator] if self.coordinator else []), *self.workers, *self._idle]
 
     async def stop_workers(self) -> None:
-        """End all workers, all at once."""
-        await asyncio.gather(*(worker.stop() for worker in self.workers))
+        """End all workers, all at once; those that wait for a ticket too, and no other is started."""
+        self._idle_wanted = 0
+        await asyncio.gather(*(worker.stop() for worker in [*self.workers, *self._idle]))
 
     async def stop(self) -> None:
         """End everything that was started, workers first, and clear what killed processes left behind."""
         if self._client is not None:
             await self._client.close()
             self._client = None
-        children = [*self.workers, *([self.coordinator] if self.coordinator else [])]
         await self.stop_workers()
         if self.coordinator is not None:
             await self.coordinator.stop()
-        for child in children:
+        for child in self.children:
             await self._end_orphans(child)
             if child.temporary is not None:
                 shutil.rmtree(child.temporary, ignore_errors=True)

@@ -11,8 +11,20 @@ round = 3
 stage = 0
 for_s = 10
 
+[[cut]]                   # take a worker's network away, give it back after `for_s` seconds
+round = 3
+stage = 2
+for_s = 10
+
 [[join]]                  # start another worker
 round = 3
+
+[churn]                   # random but seeded faults in every round: see simulations/churn.py
+
+[simulation]              # of the cluster, where the command line does not say otherwise: stages, replicas, standbys, rounds, ...
+
+[run_file.membership]     # what the run file is to say besides
+silence_s = 4.0
 
 [[fault]]                 # an injected fault of common.faults in one process; a coordinator that it kills is started again
 process = "coordinator"   # or worker-0, worker-1, ...
@@ -23,14 +35,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from common.errors import Code, HocketError
 from common.faults import Fault
+from simulations.actions import Action, FaultKind, seen_in
+from simulations.churn import Churn, ChurnProgress
+
+SHIPPED = Path(__file__).parent / "plans"
 
 
 class _Step(BaseModel):
@@ -48,6 +63,14 @@ class Kill(_Step):
 
 class Freeze(_Step):
     """Stop one replica of a stage with SIGSTOP and let it go on after `for_s` seconds."""
+
+    stage: int = Field(ge=0)
+    replica: int = Field(default=0, ge=0)
+    for_s: float = Field(gt=0.0)
+
+
+class Cut(_Step):
+    """Take the network of one replica of a stage away and give it back after `for_s` seconds; its process goes on."""
 
     stage: int = Field(ge=0)
     replica: int = Field(default=0, ge=0)
@@ -77,14 +100,47 @@ class InjectedFault(BaseModel):
         return line
 
 
+class ClusterTable(BaseModel):
+    """The `[simulation]` table: what the plan was made for. What it leaves out is as the command line has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    stages: int | None = Field(default=None, ge=1)
+    replicas: int | None = Field(default=None, ge=1)
+    standbys: int | None = Field(default=None, ge=0)
+    rounds: int | None = Field(default=None, ge=1)
+    inner_steps: int | None = Field(default=None, ge=1)
+    preset: str | None = None
+    seed: int | None = None
+    wire: str | None = None
+    frames_per_inner_step: int | None = Field(default=None, ge=1)
+    microbatches_per_inner_step: int | None = Field(default=None, ge=1)
+    inner_lr: float | None = Field(default=None, gt=0.0)
+    warm_up_steps: int | None = Field(default=None, ge=0)
+    idle: int | None = Field(default=None, ge=0)
+    time_limit_s: float | None = Field(default=None, ge=10.0)
+
+
 class Plan(BaseModel):
     """A whole fault plan; an empty one does nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     kill: tuple[Kill, ...] = ()
     freeze: tuple[Freeze, ...] = ()
+    cut: tuple[Cut, ...] = ()
     join: tuple[Join, ...] = ()
     fault: tuple[InjectedFault, ...] = ()
+    churn: Churn | None = None
+    simulation: ClusterTable = ClusterTable()
+    run_file: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the network of a worker is to be cut, for which each needs one of its own."""
+        return bool(self.cut) or (self.churn is not None and "cut" in self.churn.kinds)
+
+    def without_faults(self) -> Plan:
+        """The same cluster, to which nothing is done: what a run with faults is compared with."""
+        return Plan(simulation=self.simulation, run_file=self.run_file)
 
     def fault_lines(self, process: str) -> list[str]:
         """The injected faults of one process."""
@@ -92,13 +148,15 @@ class Plan(BaseModel):
 
 
 def load_plan(path: Path | None) -> Plan:
-    """Read a plan; without a path, the empty one.
+    """Read a plan; without a path, the empty one. A bare name that is no file here is looked for among the shipped plans.
 
     Raises:
         HocketError: FAULT_PLAN_INVALID with the place and what does not fit there.
     """
     if path is None:
         return Plan()
+    if path.name == str(path) and not path.exists() and (SHIPPED / path.name).is_file():
+        path = SHIPPED / path.name
     try:
         return Plan.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -109,40 +167,23 @@ def load_plan(path: Path | None) -> Plan:
         raise HocketError(Code.FAULT_PLAN_INVALID, f"{path}: {place}: {first['msg']}") from error
 
 
-@dataclass(frozen=True)
-class Action:
-    """What has to be done now.
-
-    Args:
-        kind: kill and freeze name a process by `pid`; join starts a worker; thaw ends a freeze.
-        round: of the run when the action was decided, which may be later than planned.
-        reason: one line for the log.
-    """
-
-    kind: Literal["kill", "freeze", "thaw", "join"]
-    round: int
-    reason: str
-    pid: int = 0
-    stage: int = 0
-    member: str = ""
-    peer_id: str = ""
-
-
 class PlanProgress:
     """Decides which steps of a plan are due; every step acts once. Pure: the status and the time come in."""
 
     def __init__(self, plan: Plan) -> None:
-        self._waiting: list[Kill | Freeze | Join] = [*plan.kill, *plan.freeze, *plan.join]
-        self._thaws: list[tuple[float, Action]] = []
+        self._waiting: list[Kill | Freeze | Cut | Join] = [*plan.kill, *plan.freeze, *plan.cut, *plan.join]
+        self._endings: list[tuple[float, Action]] = []
+        self._churn = ChurnProgress(plan.churn) if plan.churn is not None else None
 
     @property
     def done(self) -> bool:
-        return not self._waiting and not self._thaws
+        return not self._waiting and not self._endings and (self._churn is None or self._churn.done)
 
     @property
     def missed(self) -> list[str]:
         """Steps that have not been due so far, for the report of a run that is over."""
-        return [f"{type(step).__name__.lower()} {step.model_dump()}" for step in self._waiting]
+        waiting = [f"{type(step).__name__.lower()} {step.model_dump()}" for step in self._waiting]
+        return waiting + (self._churn.missed if self._churn is not None else [])
 
     def due(self, status: Mapping[str, Any], now: float) -> list[Action]:
         """The actions for a status of the run at `now` (seconds, any clock that does not jump).
@@ -150,8 +191,10 @@ class PlanProgress:
         A step is due once its round is open and has the step's share of its frames. A step whose round went by between two
         looks is due in the next open round. A step whose replica is not there yet waits.
         """
-        actions = [action for at, action in self._thaws if at <= now]
-        self._thaws = [(at, action) for at, action in self._thaws if at > now]
+        actions = [action for at, action in self._endings if at <= now]
+        self._endings = [(at, action) for at, action in self._endings if at > now]
+        if self._churn is not None:
+            actions += self._churn.due(status, now)
         if status.get("phase") != "OPEN":
             return actions
         current = int(status.get("round", 0))
@@ -164,25 +207,18 @@ class PlanProgress:
                 continue
             self._waiting.remove(step)
             actions.append(action)
-            if isinstance(step, Freeze):
-                thaw = Action(
-                    "thaw", current, f"{step.for_s} s are over", action.pid, action.stage, action.member, action.peer_id
-                )
-                self._thaws.append((now + step.for_s, thaw))
+            if isinstance(step, Freeze | Cut):
+                self._endings.append((now + step.for_s, action.ended(f"{step.for_s} s are over")))
         return actions
 
     @staticmethod
-    def _action(step: Kill | Freeze | Join, status: Mapping[str, Any], current: int, share: float) -> Action | None:
+    def _action(step: Kill | Freeze | Cut | Join, status: Mapping[str, Any], current: int, share: float) -> Action | None:
         why = f"round {current} has {share:.0%} of its frames"
         if isinstance(step, Join):
             return Action("join", current, why)
-        for stage in status.get("stages", ()):
-            if int(stage["stage"]) != step.stage:
-                continue
-            alive = sorted((entry for entry in stage["replicas"] if entry.get("alive", True)), key=lambda entry: entry["member"])
-            if step.replica >= len(alive) or not int(alive[step.replica].get("pid") or 0):
-                return None
-            target = alive[step.replica]
-            kind: Literal["kill", "freeze"] = "kill" if isinstance(step, Kill) else "freeze"
-            return Action(kind, current, why, int(target["pid"]), step.stage, target["member"], target["peer_id"])
-        return None
+        serving = [one for one in seen_in(status) if one.stage == step.stage and one.role == "replica"]
+        alive = sorted(serving, key=lambda one: one.member)
+        if step.replica >= len(alive):
+            return None
+        kinds: dict[type[_Step], FaultKind] = {Kill: "kill", Freeze: "freeze", Cut: "cut"}
+        return Action.against(alive[step.replica], kinds[type(step)], current, why)

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from simulations.cluster import FaultRecord
+from simulations.actions import FaultRecord
 
 Event = Mapping[str, Any]
 

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from common.files import atomic_write
 from common.log import read_events
 from common.stop import stop_signals
 from protocol.ticket import Ticket
-from simulations.cluster import START_GRACE_S, Child, Cluster
+from simulations.child import Child
+from simulations.cluster import START_GRACE_S, Cluster
+from simulations.links import Links
 from simulations.plan import Plan, PlanProgress
 from simulations.progress import Show
 from simulations.report import build_report
@@ -35,6 +38,8 @@ class SimulationSettings:
 
     Args:
         data: folder made by `hocket tokenize`; None: `corpus` is tokenised first, and without one the shipped corpus.
+        standbys: workers that are kept ready beside the replicas.
+        idle: started workers that wait for a ticket, for those that a plan lets join.
         frames_per_inner_step: of each stage-0 replica.
         warm_up_steps: inner steps in which the learning rate rises.
         one_by_one: start each worker once the one before it has a stage, so that worker-i serves stage i modulo the stages and a
@@ -46,6 +51,8 @@ class SimulationSettings:
 
     stages: int = 3
     replicas: int = 2
+    standbys: int = 0
+    idle: int = 0
     rounds: int = 3
     inner_steps: int = 4
     preset: str = "test"
@@ -70,6 +77,22 @@ class SimulationSettings:
     name: str = "simulation"
     extra: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    @property
+    def workers(self) -> int:
+        """How many the run begins with."""
+        return self.stages * self.replicas + self.standbys
+
+
+def settings_of(plan: Plan, **typed: Any) -> SimulationSettings:
+    """The settings for a plan: what was typed, else what the plan says, else the defaults.
+
+    Args:
+        typed: fields of `SimulationSettings`; None where nothing was typed.
+    """
+    planned = plan.simulation.model_dump(exclude_none=True)
+    given = {name: value for name, value in typed.items() if value is not None}
+    return SimulationSettings(**{**planned, **given, "plan": plan, "extra": plan.run_file})
+
 
 def toml_text(tables: dict[str, dict[str, Any]]) -> str:
     """TOML of plain tables of strings, numbers, booleans and lists of those."""
@@ -81,8 +104,12 @@ def toml_text(tables: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def run_file(settings: SimulationSettings, manifest: Path) -> str:
-    """The run file of a simulation."""
+def run_file(settings: SimulationSettings, manifest: Path, host: str = "") -> str:
+    """The run file of a simulation.
+
+    Args:
+        host: on which the coordinator listens; empty: on this machine's own loopback.
+    """
     tables: dict[str, dict[str, Any]] = {
         "run": {"id": f"{settings.name}-{settings.seed}", "seed": settings.seed},
         "model": {"preset": settings.preset, "stages": settings.stages},
@@ -103,6 +130,10 @@ def run_file(settings: SimulationSettings, manifest: Path) -> str:
         "previews": {"every": 0},
         "network": {"wire": settings.wire},
     }
+    if settings.standbys:
+        tables["membership"] = {"standbys": settings.standbys}
+    if host:
+        tables["network"]["listen"] = f"{host}:0"
     for section, values in settings.extra.items():
         tables.setdefault(section, {}).update(values)
     return toml_text(tables)
@@ -176,7 +207,7 @@ async def start_workers(cluster: Cluster, ticket: str, settings: SimulationSetti
     Raises:
         HocketError: CHILD_FAILED when a worker gets no stage in time.
     """
-    wanted = settings.stages * settings.replicas
+    wanted = settings.workers
     if not settings.one_by_one:
         await asyncio.gather(*(cluster.start_worker(ticket) for _ in range(wanted)))
         return
@@ -303,9 +334,12 @@ async def run_simulation(
     started = time.monotonic()
     data = await prepare_data(settings, out, show)
     run_toml = out / "run.toml"
-    atomic_write(run_toml, run_file(settings, data).encode())
     with show:
-        async with Cluster(out, settings.plan, threads=settings.threads) as cluster:
+        async with AsyncExitStack() as stack:
+            links = await stack.enter_async_context(await Links.create()) if settings.plan.cuts else None
+            atomic_write(run_toml, run_file(settings, data, links.hub if links is not None else "").encode())
+            cluster = Cluster(out, settings.plan, threads=settings.threads, idle=settings.idle, links=links)
+            await stack.enter_async_context(cluster)
             ticket = await cluster.start_coordinator(run_toml)
             await start_workers(cluster, ticket, settings)
             show.note(f"started a coordinator and {len(cluster.workers)} workers; logs are in {out}")
@@ -329,7 +363,7 @@ async def run_simulation(
                 memory=memory,
                 unexpected_ends=cluster.unexpected_ends(),
                 missed_steps=progress.missed,
-                config={"run_toml": run_toml.read_text(encoding="utf-8"), "workers": settings.stages * settings.replicas},
+                config={"run_toml": run_toml.read_text(encoding="utf-8"), "workers": settings.workers},
             )
             if after is not None:
                 await after(FinishedRun(cluster, ticket, status, report))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from simulations.cluster import Child
+from simulations.child import Child
 
 
 def test_a_signal_to_a_process_that_has_just_ended_is_no_fault(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulations.cluster import FaultRecord
+from simulations.actions import FaultRecord
 from simulations.report import (
     acked_updates_lost,
     build_report,

@@ -18,7 +18,8 @@ from common.errors import Code, HocketError
 from common.files import atomic_write
 from common.log import read_events
 from protocol.ticket import Ticket
-from simulations.cluster import Child, Cluster
+from simulations.child import Child
+from simulations.cluster import Cluster
 from simulations.progress import Quiet
 from simulations.report import acked_updates_lost
 from simulations.simulate import SimulationSettings, follow, read_manifests, run_file, worker_logs
