@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from common.errors import Code, HocketError
 from simulations.actions import Action, Seen
 from simulations.churn import Churn, ChurnProgress, draw_hits, may_be_hurt
-from simulations.plan import SHIPPED, Plan, PlanProgress, load_plan
+from simulations.plan import Plan, PlanProgress, load_plan
 
 SHAPES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=4)
 CHURNS = st.builds(
