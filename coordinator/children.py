@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 from common.errors import Code, HocketError, error_of_line
 from common.files import disk_error
+from common.restarts import Restarts
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Child:
     on_ready: Callable[[dict[str, Any]], None]
     on_word: Callable[[int, dict[str, Any]], None] = lambda pid, word: None
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
-    _starts: deque[float] = field(default_factory=deque, init=False)
+    _restarts: Restarts = field(default_factory=lambda: Restarts(RESTARTS, RESTART_WINDOW_S, FIRST_PAUSE_S), init=False)
 
     @property
     def pid(self) -> int | None:
@@ -94,7 +94,6 @@ class Child:
                 )  # fmt: skip
         except OSError as error:
             raise disk_error(error, self.log) from error
-        self._starts.append(monotonic())
         assert self._process.stdout is not None
         try:
             async with asyncio.timeout(READY_S):
@@ -139,14 +138,12 @@ class Child:
                 self.on_word(pid, word)
 
     async def _pause(self, what: str) -> None:
-        """Wait longer after each start of late; CHILD_FAILED after too many."""
-        while self._starts and monotonic() - self._starts[0] > RESTART_WINDOW_S:
-            self._starts.popleft()
-        starts = len(self._starts)
-        if starts > RESTARTS:
-            raise HocketError(Code.CHILD_FAILED, f"{self.name}: {starts} starts in {RESTART_WINDOW_S:.0f} s; log: {self.log}")
-        pause_s = FIRST_PAUSE_S * 2 ** (starts - 1)
-        logger.warning("%s; restart %d of %d in %.1f s", what, starts, RESTARTS, pause_s)
+        """Wait longer after each end of late; CHILD_FAILED after too many."""
+        pause_s = self._restarts.after_end(monotonic())
+        decision = self._restarts.words(pause_s)
+        if pause_s is None:
+            raise HocketError(Code.CHILD_FAILED, f"{what}; {decision}; log: {self.log}")
+        logger.warning("%s; %s", what, decision)
         await asyncio.sleep(pause_s)
 
     async def stop(self) -> None:

@@ -144,7 +144,7 @@ class Carrier(ABC):
                 within `deadline_s`. STREAM_BROKEN: the stream ended before the answer's end frame, or what came does not
                 fit it. MESSAGE_TOO_LARGE: the answer, or the request's head. PEER_REFUSED (`PeerRefused`): the peer
                 answered with an error, does not serve the protocol, or finds the request too large. CARRIER_FAILED: we are
-                closed, or our daemon died.
+                closed, or our daemon died too often.
         """
 
     @abstractmethod

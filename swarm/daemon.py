@@ -53,6 +53,8 @@ class LibP2POptions:
         bootstrap_attempts: how often the list of bootstrap peers is gone through before the join fails.
         bootstrap_wait_s: wait between two attempts. libp2p itself does not redial an address for some 4 s after a failure.
         run_id: store and find records of this run only; empty: of any run.
+        restarts: how often a daemon that died is started again within `restart_window_s`.
+        restart_window_s: see there.
     """
 
     relay: bool = False
@@ -64,6 +66,8 @@ class LibP2POptions:
     bootstrap_attempts: int = 5
     bootstrap_wait_s: float = 4.0
     run_id: str = ""
+    restarts: int = 5
+    restart_window_s: float = 60.0
 
     @classmethod
     def for_listen(cls, listen: Sequence[str], *, announce: Sequence[str] = (), run_id: str = "") -> LibP2POptions:
@@ -107,6 +111,27 @@ def _dial_bytes(multiaddr: str, peer_id: str) -> bytes:
     return data
 
 
+def same_ports(listen: Sequence[str], visible: Sequence[str]) -> tuple[str, ...]:
+    """What to listen on so that the addresses stay as they are: `listen`, with each port 0 made the port that was taken.
+
+    Args:
+        visible: where a daemon that listens on `listen` can be dialled. A port that none of them tells stays 0.
+    """
+
+    def fixed(address: str) -> str:
+        parts = address.split("/")
+        if len(parts) < 5 or parts[4] != "0":
+            return address
+        told = [other.split("/") for other in visible]
+        alike = [other for other in told if len(other) > 4 and (other[1], other[3]) == (parts[1], parts[3])]
+        # Of a daemon that listens on every interface, the loopback address tells the port: no router maps that one.
+        every = parts[2] in ("0.0.0.0", "::")
+        mine = [other for other in alike if (is_loopback("/".join(other)) if every else other[2] == parts[2])]
+        return "/".join([*parts[:4], mine[0][4], *parts[5:]]) if mine else address
+
+    return tuple(map(fixed, listen))
+
+
 def is_loopback(multiaddr: str) -> bool:
     parts = multiaddr.split("/")
     if len(parts) < 3 or parts[1] not in ("ip4", "ip6"):
@@ -118,12 +143,17 @@ def is_loopback(multiaddr: str) -> bool:
 
 
 class Daemon:
-    """A running `p2pd` and its control connection. Make it with `start`, end it with `close`."""
+    """A running `p2pd` and its control connection. Make it with `start`, end it with `close`.
+
+    `failed` is set when the process dies by itself, with `exit_code`; this daemon is then of no more use, and every call raises
+    CARRIER_FAILED.
+    """
 
     def __init__(self, p2p: P2P, sockets: _SocketDirectory) -> None:
         self._p2p = p2p
         self._sockets = sockets
         self._closing = False
+        self.exit_code: int | None = None
         self.failed = asyncio.Event()
         self._watching = asyncio.create_task(self._watch())
 
@@ -276,7 +306,7 @@ class Daemon:
         if reading is not None:  # it fails with the daemon, which is told below, and not with its traceback
             reading.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         if not self._closing:
-            logger.error("the libp2p daemon died with exit code %s", code)
+            self.exit_code = code
             self.failed.set()
 
     async def close(self) -> None:

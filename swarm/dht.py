@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 
 from common.errors import Code, HocketError
 from protocol.generated import hocket_pb2 as pb
@@ -21,6 +22,7 @@ from swarm.records import MAX_RECORD_BYTES, MAX_STAGES, Directory, check_announc
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 20.0
+JOIN_S = 60.0
 REJOIN_S = 5.0
 MAX_KEYS = 4096
 EXPIRY_SLACK_S = 0.001  # a double holds milliseconds since the epoch, but not exactly
@@ -65,11 +67,16 @@ class PeerRecordValidator(RecordValidatorBase):
 class DhtDirectory(Directory):
     """See `Directory`. Make it with `join`."""
 
-    def __init__(self, node: DHTNode, daemon: Daemon, bootstrap: Sequence[PeerAddress], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, node: DHTNode, daemon: Daemon, bootstrap: Sequence[PeerAddress], run_id: str, now_ms: Callable[[], int]
+    ) -> None:
         self._node = node
         self._daemon = daemon
         self._bootstrap = list(bootstrap)
+        self._run_id = run_id
         self._now_ms = now_ms
+        self._joined = asyncio.Event()
+        self._joined.set()
 
     @classmethod
     async def join(
@@ -91,25 +98,37 @@ class DhtDirectory(Directory):
             HocketError: BOOTSTRAP_UNREACHABLE if none of them answers as a DHT node.
         """
         try:
-            node = await DHTNode.create(
-                p2p=daemon.p2p,
-                initial_peers=[f"/p2p/{peer.peer_id}" for peer in reached],
-                record_validator=PeerRecordValidator(run_id, now_ms),
-                cache_locally=False,  # a cached stage would hide who came since
-                cache_nearest=0,
-                cache_on_store=False,
-                strict=False,
-            )
+            node = await _take_part(daemon, reached, run_id, now_ms)
         except RuntimeError as error:
             raise HocketError(Code.BOOTSTRAP_UNREACHABLE, "the bootstrap peers answer, but not as nodes of the DHT") from error
-        node.protocol.storage.maxsize = MAX_KEYS
-        return cls(node, daemon, bootstrap, now_ms)
+        return cls(node, daemon, bootstrap, run_id, now_ms)
+
+    def suspend(self) -> None:
+        """The daemon died: whoever asks waits for `rejoin`."""
+        self._joined.clear()
+
+    async def rejoin(self, daemon: Daemon, reached: Sequence[PeerAddress]) -> None:
+        """Go on over a daemon that took the place of one that died: as the same node, with the records that it held.
+
+        Peers that do not answer are no error: announcements make us known to the bootstrap peers again. CARRIER_FAILED.
+        """
+        old = self._node
+        try:
+            node = await _take_part(daemon, reached, self._run_id, self._now_ms, node_id=old.node_id)
+        except RuntimeError:
+            logger.warning("the peers that were dialled again do not answer as nodes of the DHT")
+            node = await _take_part(daemon, (), self._run_id, self._now_ms, node_id=old.node_id)
+        node.protocol.storage = old.protocol.storage
+        _leave(old)
+        self._node, self._daemon = node, daemon
+        self._joined.set()
 
     async def announce(self, record: pb.Signed, run_id: str, stage: int, peer_id: str, expires_ms: int) -> None:
         check_announcement(record, run_id, stage, peer_id, expires_ms, self._now_ms())
-        await asyncio.gather(*map(self._rejoin, self._bootstrap))
         try:
             async with asyncio.timeout(ANSWER_S):
+                await self._joined.wait()
+                await asyncio.gather(*map(self._meet_again, self._bootstrap))
                 stored = await self._node.store(
                     record_key(run_id, stage), record.SerializeToString(), expires_ms / 1000, subkey=peer_id
                 )
@@ -118,7 +137,7 @@ class DhtDirectory(Directory):
         if not stored:
             logger.warning("the DHT did not take our record of stage %d: it holds one that expires later", stage)
 
-    async def _rejoin(self, peer: PeerAddress) -> None:
+    async def _meet_again(self, peer: PeerAddress) -> None:
         """Make ourselves known to a bootstrap peer.
 
         One that was restarted has forgotten everybody: newcomers that join through it would find a DHT of their own.
@@ -137,6 +156,7 @@ class DhtDirectory(Directory):
     async def find(self, run_id: str, stage: int) -> list[pb.PeerRecord]:
         try:
             async with asyncio.timeout(ANSWER_S):
+                await self._joined.wait()
                 entry = await self._node.get(record_key(run_id, stage), latest=True)
         except TimeoutError as error:
             raise HocketError(Code.PEER_SILENT, f"the DHT gave no records within {ANSWER_S:g} s") from error
@@ -155,6 +175,37 @@ class DhtDirectory(Directory):
 
     async def close(self) -> None:
         """Leave. The carrier stops the daemon after this."""
-        self._node.is_alive = False
-        if self._node.cache_refresh_task is not None:
-            self._node.cache_refresh_task.cancel()
+        _leave(self._node)
+
+
+async def _take_part(
+    daemon: Daemon, reached: Sequence[PeerAddress], run_id: str, now_ms: Callable[[], int], *, node_id: DHTID | None = None
+) -> DHTNode:
+    """A node of our own beside those of the peers `reached`.
+
+    Raises:
+        RuntimeError: there are some, and none of them answers.
+        HocketError: CARRIER_FAILED when the daemon does not take the node's handlers; one that died would never answer.
+    """
+    try:
+        async with asyncio.timeout(JOIN_S):
+            node = await DHTNode.create(
+                p2p=daemon.p2p,
+                node_id=node_id,
+                initial_peers=[f"/p2p/{peer.peer_id}" for peer in reached],
+                record_validator=PeerRecordValidator(run_id, now_ms),
+                cache_locally=False,  # a cached stage would hide who came since
+                cache_nearest=0,
+                cache_on_store=False,
+                strict=False,
+            )
+    except (TimeoutError, P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
+        raise HocketError(Code.CARRIER_FAILED, f"the daemon does not take part in the DHT ({error!r})") from error
+    node.protocol.storage.maxsize = MAX_KEYS
+    return node
+
+
+def _leave(node: DHTNode) -> None:
+    node.is_alive = False
+    if node.cache_refresh_task is not None:
+        node.cache_refresh_task.cancel()

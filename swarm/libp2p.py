@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 
 from common.errors import Code, HocketError
+from common.restarts import Restarts
 from swarm.carrier import PeerAddress, PeerRefused
-from swarm.daemon import Daemon, LibP2POptions
+from swarm.daemon import Daemon, LibP2POptions, same_ports
 from swarm.dht import DhtDirectory
 from swarm.exchange import FrameStream
 from swarm.pool import StreamCarrier
 from swarm.records import Directory
 
 logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.1
+REJOIN_PAUSE_S = 1.0
+REJOIN_PAUSE_LIMIT_S = 30.0
+DEATH_NOTICED_S = 1.0  # its sockets break before the system tells us that it ended
+
+Result = TypeVar("Result")
 
 
 class _SocketStream(FrameStream):
@@ -36,16 +47,35 @@ class _SocketStream(FrameStream):
 class LibP2PCarrier(StreamCarrier):
     """See `Carrier`. Make it with `create`.
 
-    `failed` is set when the daemon dies: the carrier is then of no more use, and every call raises CARRIER_FAILED.
+    A daemon that dies is replaced by another with the same identity, port and services. Calls that it was carrying fail as if
+    the peer had gone; calls that begin meanwhile wait, within their deadlines. When it dies too often, `failed` is set: the
+    carrier is then of no more use, and every call raises CARRIER_FAILED.
     """
 
-    def __init__(self, daemon: Daemon, directory: DhtDirectory, multiaddrs: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        directory: DhtDirectory,
+        multiaddrs: tuple[str, ...],
+        bootstrap: Sequence[PeerAddress],
+        options: LibP2POptions,
+        start: Callable[[], Awaitable[Daemon]],
+    ) -> None:
         super().__init__()
         self._daemon = daemon
         self._directory = directory
         self._multiaddrs = multiaddrs
+        self._bootstrap = list(bootstrap)
+        self._options = options
+        self._start = start
         self._dialling: dict[str, asyncio.Lock] = {}
-        self.failed = daemon.failed
+        self._registered: set[str] = set()
+        self._restarts = Restarts(options.restarts, options.restart_window_s, FIRST_PAUSE_S)
+        self._why_failed = ""
+        self.failed = asyncio.Event()
+        self._up = asyncio.Event()
+        self._up.set()
+        self._keeping = asyncio.create_task(self._keep_up())
 
     @classmethod
     async def create(
@@ -79,7 +109,9 @@ class LibP2PCarrier(StreamCarrier):
             peers = [peer for peer in peers if peer.peer_id != daemon.peer_id]
             reached = await _reach_bootstrap(daemon, peers, options)
             directory = await DhtDirectory.join(daemon, peers, reached, run_id=options.run_id)
-            return cls(daemon, directory, await daemon.multiaddrs())
+            visible = await daemon.multiaddrs()
+            again = partial(Daemon.start, identity_path, same_ports(listen, visible), state_dir, options, relays=bootstrap)
+            return cls(daemon, directory, visible, peers, options, again)
         except (HocketError, asyncio.CancelledError):
             if directory is not None:
                 await directory.close()
@@ -95,8 +127,8 @@ class LibP2PCarrier(StreamCarrier):
         return self._multiaddrs
 
     async def refresh_multiaddrs(self) -> tuple[str, ...]:
-        """Ask the daemon again: behind a NAT, addresses come and go with mappings and relays."""
-        self._multiaddrs = await self._daemon.multiaddrs()
+        """Ask the daemon again: behind a NAT, addresses come and go with mappings and relays. CARRIER_FAILED."""
+        self._multiaddrs = await self._through(Daemon.multiaddrs)
         return self._multiaddrs
 
     @property
@@ -108,19 +140,110 @@ class LibP2PCarrier(StreamCarrier):
         return self._daemon.pid
 
     async def wait_failed(self) -> HocketError:
-        """Return CARRIER_FAILED, to be raised, once the daemon has died."""
-        await self.failed.wait()
-        return HocketError(Code.CARRIER_FAILED, "the daemon died")
+        """Return CARRIER_FAILED, to be raised, once the daemon has died too often or the carrier is closed."""
+        await asyncio.wait({self._keeping})
+        if not self._keeping.cancelled():
+            self._keeping.result()
+        return HocketError(Code.CARRIER_FAILED, self._why_failed or "the carrier is closed")
+
+    # ---- the daemon dies --------------------------------------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        """Replace the daemon whenever it dies; returns when that is given up."""
+        rejoining: asyncio.Task[None] | None = None
+        try:
+            while True:
+                await self._daemon.failed.wait()
+                died = time.monotonic()
+                self._up.clear()
+                self._directory.suspend()
+                if rejoining is not None:
+                    rejoining.cancel()
+                    await asyncio.wait({rejoining})
+                known = [PeerAddress(peer_id, multiaddrs) for peer_id, multiaddrs in self._dialled.items()]
+                self._forget_connections()
+                self._registered.clear()
+                await self._daemon.close()
+                if not await self._start_again(f"the libp2p daemon died with exit code {self._daemon.exit_code}"):
+                    return
+                logger.info("the libp2p daemon is back after %.1f s, pid %d", time.monotonic() - died, self._daemon.pid)
+                self._up.set()
+                rejoining = asyncio.create_task(self._rejoin(self._daemon, known))
+        finally:
+            if rejoining is not None:
+                rejoining.cancel()
+                await asyncio.wait({rejoining})
+
+    async def _start_again(self, what: str) -> bool:
+        """Start a daemon, try again when it does not start; False, and `failed` set, when that is given up."""
+        while True:
+            pause_s = self._restarts.after_end(time.monotonic())
+            decision = self._restarts.words(pause_s)
+            logger.log(logging.ERROR if pause_s is None else logging.WARNING, "%s; %s", what, decision)
+            if pause_s is None:
+                self._why_failed = f"{what}; {decision}"
+                self.failed.set()
+                self._up.set()
+                return False
+            await asyncio.sleep(pause_s)
+            try:
+                self._daemon = await self._start()
+                for protocol in self._services:
+                    await self._register(self._daemon, protocol)
+                return True
+            except HocketError as error:
+                await self._daemon.close()
+                what = f"the libp2p daemon does not start: {error.line()}"
+
+    async def _rejoin(self, daemon: Daemon, known: Sequence[PeerAddress]) -> None:
+        """Connect a new daemon to those whom the old one knew, and take our place in the DHT again."""
+        bootstrap = {peer.peer_id for peer in self._bootstrap}
+        others = [peer for peer in known if peer.multiaddrs and peer.peer_id not in bootstrap]
+        pause_s = REJOIN_PAUSE_S
+        while True:
+            try:
+                reached = await _reach(daemon, [*self._bootstrap, *others], self._options)
+                await self._directory.rejoin(daemon, reached)
+                return
+            except HocketError as error:
+                logger.warning("the DHT is not joined again, next try in %.0f s: %s", pause_s, error.line())
+            await asyncio.sleep(pause_s)
+            pause_s = min(REJOIN_PAUSE_LIMIT_S, 2 * pause_s)
+
+    async def _through(self, action: Callable[[Daemon], Awaitable[Result]]) -> Result:
+        """Do something with the running daemon, and if that dies meanwhile, again with the one that follows it."""
+        while True:
+            await self._up.wait()
+            if self.failed.is_set():
+                raise HocketError(Code.CARRIER_FAILED, self._why_failed)
+            daemon = self._daemon
+            try:
+                return await action(daemon)
+            except HocketError as error:
+                if error.code is not Code.CARRIER_FAILED or self._closed:
+                    raise
+                try:
+                    async with asyncio.timeout(DEATH_NOTICED_S):
+                        await daemon.failed.wait()
+                except TimeoutError:
+                    raise error from None
+                if daemon is self._daemon and not self.failed.is_set():
+                    self._up.clear()  # until its successor is there
+
+    # ---- streams ----------------------------------------------------------------------------------------------------
 
     async def _open_stream(self, address: PeerAddress, protocol: str) -> FrameStream:
-        async with self._dialling.setdefault(address.peer_id, asyncio.Lock()):
-            if address.multiaddrs and self._dialled.get(address.peer_id) != address.multiaddrs:
-                if self._has_moved(address):
-                    await self._daemon.disconnect(address.peer_id)
-                await self._daemon.connect(address.peer_id, address.multiaddrs)
-                self._dialled[address.peer_id] = address.multiaddrs
+        async def dial_and_open(daemon: Daemon) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            async with self._dialling.setdefault(address.peer_id, asyncio.Lock()):
+                if address.multiaddrs and self._dialled.get(address.peer_id) != address.multiaddrs:
+                    if self._has_moved(address):
+                        await daemon.disconnect(address.peer_id)
+                    await daemon.connect(address.peer_id, address.multiaddrs)
+                    self._dialled[address.peer_id] = address.multiaddrs
+            return await daemon.open_stream(address.peer_id, protocol)
+
         try:
-            reader, writer = await self._daemon.open_stream(address.peer_id, protocol)
+            reader, writer = await self._through(dial_and_open)
         except HocketError as error:
             self._dialled.pop(address.peer_id, None)
             if error.code is Code.PEER_UNREACHABLE and "protocol" in error.detail:
@@ -133,6 +256,13 @@ class LibP2PCarrier(StreamCarrier):
         return _SocketStream(reader, writer, count)
 
     async def _listen(self, protocol: str) -> None:
+        await self._through(lambda daemon: self._register(daemon, protocol))
+
+    async def _register(self, daemon: Daemon, protocol: str) -> None:
+        """Have the daemon hand us the streams of a protocol; nothing to do if it was started with it. CARRIER_FAILED."""
+        if protocol in self._registered:
+            return
+
         def count(size_bytes: int) -> None:
             self.traffic.answers[protocol] += size_bytes
 
@@ -140,27 +270,22 @@ class LibP2PCarrier(StreamCarrier):
             await self._serve_stream(_SocketStream(reader, writer, count), info.peer_id.to_base58(), protocol)
 
         try:
-            await self._daemon.p2p.add_binary_stream_handler(protocol, accept)
+            await daemon.p2p.add_binary_stream_handler(protocol, accept)
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
             raise HocketError(Code.CARRIER_FAILED, f"the daemon does not take the handler of {protocol}") from error
+        self._registered.add(protocol)
 
     async def close(self) -> None:
         if not self._closed:
             await self._close_streams()
+            self._keeping.cancel()
+            await asyncio.wait({self._keeping})
             await self._directory.close()
             await self._daemon.close()
 
 
-async def _reach_bootstrap(daemon: Daemon, peers: Sequence[PeerAddress], options: LibP2POptions) -> list[PeerAddress]:
-    """Connect to each of `peers` at once; those that answered. Again, a bounded number of times, while none has.
-
-    The daemon is not told of them at its start: there, one list without a living peer ends it for good.
-
-    Raises:
-        HocketError: BOOTSTRAP_UNREACHABLE.
-    """
-    if not peers:
-        return []
+async def _reach(daemon: Daemon, peers: Sequence[PeerAddress], options: LibP2POptions) -> list[PeerAddress]:
+    """Dial each of `peers` at once; those that answered. CARRIER_FAILED, OPTION_INVALID."""
 
     async def reach(peer: PeerAddress) -> PeerAddress | None:
         try:
@@ -169,12 +294,25 @@ async def _reach_bootstrap(daemon: Daemon, peers: Sequence[PeerAddress], options
         except (HocketError, TimeoutError) as error:
             if isinstance(error, HocketError) and error.code is not Code.PEER_UNREACHABLE:
                 raise
-            logger.warning("bootstrap peer %s does not answer: %s", peer.multiaddrs[0], error)
+            logger.warning("peer %s does not answer: %s", peer.multiaddrs[0], error)
             return None
         return peer
 
+    return [peer for peer in await asyncio.gather(*map(reach, peers)) if peer is not None]
+
+
+async def _reach_bootstrap(daemon: Daemon, peers: Sequence[PeerAddress], options: LibP2POptions) -> list[PeerAddress]:
+    """Connect to `peers`; those that answered. Again, a bounded number of times, while none has.
+
+    The daemon is not told of them at its start: there, one list without a living peer ends it for good.
+
+    Raises:
+        HocketError: BOOTSTRAP_UNREACHABLE.
+    """
+    if not peers:
+        return []
     for attempt in range(1, options.bootstrap_attempts + 1):
-        reached = [peer for peer in await asyncio.gather(*map(reach, peers)) if peer is not None]
+        reached = await _reach(daemon, peers, options)
         if reached:
             return reached
         logger.warning("no bootstrap peer answers, attempt %d of %d", attempt, options.bootstrap_attempts)

@@ -128,6 +128,14 @@ class StreamCarrier(Carrier):
                     stream.abort()
                 streams.idle.clear()
 
+    def _forget_connections(self) -> None:
+        """Every connection is gone, and with it all streams; those in use break by themselves."""
+        for streams in self._streams.values():
+            for _, stream in streams.idle:
+                stream.abort()
+            streams.idle.clear()
+        self._dialled.clear()
+
     def _take_idle(self, streams: _Streams) -> FrameStream | None:
         while streams.idle:
             _, stream = streams.idle.pop()
