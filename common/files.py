@@ -11,6 +11,9 @@ from pathlib import Path
 from common.errors import Code, HocketError
 
 
+_PART = ".part"
+
+
 def disk_error(error: OSError, path: Path) -> HocketError:
     """The numbered error for a failed write: a full disk is told apart from a path that cannot be used."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -60,7 +63,7 @@ def atomic_write(path: Path, parts: bytes | Iterable[bytes | memoryview], *, mod
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
         with os.fdopen(descriptor, "wb") as stream:
             for piece in pieces:
                 stream.write(piece)
@@ -75,3 +78,21 @@ def atomic_write(path: Path, parts: bytes | Iterable[bytes | memoryview], *, mod
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Remove what `atomic_write` left below `folder` in a process that was killed; how many files that were.
+
+    For the owner of the folder, before anybody else writes there: a file that is being written would be taken away, too.
+
+    Raises:
+        HocketError: STATE_UNREADABLE.
+    """
+    found = 0
+    try:
+        for path in folder.rglob(f".*{_PART}"):
+            path.unlink(missing_ok=True)
+            found += 1
+    except OSError as error:
+        raise disk_error(error, folder) from error
+    return found

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import Code, HocketError
-from common.files import disk_error
+from common.files import disk_error, remove_leftovers
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def locked(state_dir: Path) -> Iterator[None]:
     """Hold the state directory for this process; it is made, for its owner alone, when absent.
+
+    Half-written files that a killed process left in it are removed first.
 
     Raises:
         HocketError: STATE_LOCKED when another process holds it, STATE_UNREADABLE when it cannot be made.
@@ -31,6 +36,8 @@ def locked(state_dir: Path) -> Iterator[None]:
             raise HocketError(Code.STATE_LOCKED, str(state_dir)) from error
         except OSError as error:
             raise disk_error(error, state_dir) from error
+        if left := remove_leftovers(state_dir):
+            logger.info("removed %d half-written files that a killed process had left in %s", left, state_dir)
         yield
     finally:
         os.close(descriptor)

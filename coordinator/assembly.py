@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +26,29 @@ class Assembly:
         core: the run; its state says what was submitted and what is done already.
         versions: working files and the block store.
         state_dir: where acknowledged updates lie.
+        first_weights: writes the stage files of version 0 into a folder; None: a child process makes them by the model's
+            own initialisation.
     """
 
-    def __init__(self, core: Core, versions: Versions, state_dir: Path) -> None:
+    def __init__(
+        self, core: Core, versions: Versions, state_dir: Path, *,
+        first_weights: Callable[[Path], Awaitable[None]] | None = None,
+    ) -> None:  # fmt: skip
         self._core = core
         self._versions = versions
         self._state_dir = state_dir
+        self._first_weights = first_weights or self._initialise
 
     # ---- the first version -------------------------------------------------------------------------------------------
 
     async def genesis(self) -> None:
-        """Make version 0 in a child process, unless there is a version already, and load the newest one's manifest."""
+        """Make version 0, unless there is a version already, and load the newest one's manifest."""
         core, state = self._core, self._core.state
         if state.version < 0:
             folder = self._versions.folder(0)
-            config_path = self._state_dir / "model.json"
-            config_path.write_text(json.dumps(state.model_config), encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            await run_once(
-                python_module("tts.genesis", "--config", str(config_path), "--stages", str(state.stages),
-                              "--seed", str(core.config.run.seed), "--out", str(folder)),
-                self._state_dir / "genesis.log",
-            )  # fmt: skip
+            await self._first_weights(folder)
             stages = [
                 await asyncio.to_thread(self._versions.stage_file, 0, stage, momentum=False) for stage in range(state.stages)
             ]
@@ -57,6 +58,15 @@ class Assembly:
             ), frames=0, record=None)  # fmt: skip
         core.manifest = await asyncio.to_thread(self._versions.restore, state.version, state.base_cid)
         self._clean_up()
+
+    async def _initialise(self, folder: Path) -> None:
+        core, config_path = self._core, self._state_dir / "model.json"
+        config_path.write_text(json.dumps(core.state.model_config), encoding="utf-8")
+        await run_once(
+            python_module("tts.genesis", "--config", str(config_path), "--stages", str(core.state.stages),
+                          "--seed", str(core.config.run.seed), "--out", str(folder)),
+            self._state_dir / "genesis.log",
+        )  # fmt: skip
 
     # ---- a round's version -------------------------------------------------------------------------------------------
 

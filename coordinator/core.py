@@ -16,7 +16,7 @@ from coordinator.journal import Journal
 from coordinator.leases import Sizes, next_range
 from coordinator.measures import bytes_record, loss_per_code, one_line, report_record
 from coordinator.rounds import Phase
-from coordinator.run import Member, RunState
+from coordinator.run import Lease, Member, RunState
 from coordinator.run_config import RunConfig
 from protocol.generated import hocket_pb2 as pb
 from protocol.manifest import VersionManifest
@@ -249,7 +249,10 @@ class Core:
     # ---- leases ------------------------------------------------------------------------------------------------------
 
     def grant_lease(self, member: Member, request: pb.LeaseRequest, nonce: Nonce) -> pb.LeaseReply | Refused:
-        """The next range of the data for a stage-0 replica, or why there is none now."""
+        """The next range of the data for a stage-0 replica, or why there is none now.
+
+        A lease that the replica does not know of was granted in an answer that never came: it is granted again as it is.
+        """
         state = self.state
         if member.stage != 0 or request.generation != member.generation:
             return Refused("leases go to replicas of stage 0, under their current generation")
@@ -257,6 +260,11 @@ class Core:
             return Refused(f"round {state.round} is in phase {state.phase}")
         if not state.is_ready(member):
             return Refused("the base is not reported as loaded")
+        if request.HasField("known_lease_id"):
+            unheard = [one for one in state.outstanding if one.generation == member.generation
+                       and one.member == member.member and one.lease_id > request.known_lease_id]  # fmt: skip
+            if unheard:
+                return _granted(unheard[0])
         if state.planned_rows >= state.target_rows:
             return Refused("the round's frames are all leased")
         if sum(lease.member == member.member for lease in state.outstanding) >= LEASES_IN_HAND:
@@ -269,11 +277,14 @@ class Core:
             first_microbatch_id=state.next_microbatch_id, microbatches=self.config.rounds.microbatches_per_inner_step,
             nonce=nonce,
         )  # fmt: skip
-        lease = state.leases[lease_id]
-        return pb.LeaseReply(
-            granted=True, lease_id=lease_id, epoch=lease.range.epoch, start=lease.range.start, stop=lease.range.stop,
-            first_microbatch_id=lease.first_microbatch_id,
-        )  # fmt: skip
+        return _granted(state.leases[lease_id])
+
+
+def _granted(lease: Lease) -> pb.LeaseReply:
+    return pb.LeaseReply(
+        granted=True, lease_id=lease.lease_id, epoch=lease.range.epoch, start=lease.range.start, stop=lease.range.stop,
+        first_microbatch_id=lease.first_microbatch_id,
+    )  # fmt: skip
 
 
 def _in_short(data: dict[str, Any]) -> dict[str, Any]:

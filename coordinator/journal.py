@@ -66,6 +66,7 @@ class Journal:
             cursor = self._database.execute("INSERT INTO events (time, kind, json) VALUES (?, ?, ?)", (time, kind, text))
         except sqlite3.Error as error:
             raise _journal_error(error, self._path) from error
+        self._faults.reach("coordinator.journal.appended", kind=kind)
         assert cursor.lastrowid is not None
         # What the state is folded from is what a restart will read, not what was handed in (tuples, integer keys).
         return Event(cursor.lastrowid, time, kind, json.loads(text))

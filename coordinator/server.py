@@ -21,16 +21,14 @@ from coordinator import tls
 from coordinator.assembly import Assembly
 from coordinator.children import Child, python_module
 from coordinator.core import Core
-from coordinator.dataset import import_dataset
 from coordinator.door import MAX_MESSAGE_BYTES, Door
 from coordinator.driver import Driver
 from coordinator.journal import Journal
 from coordinator.listening import Listening
-from coordinator.model_choice import choose_model
 from coordinator.peer_addresses import announced_multiaddrs, listen_multiaddr
 from coordinator.pushing import Pushing
-from coordinator.run import RunState
 from coordinator.run_config import RunConfig
+from coordinator.start import fold, found
 from coordinator.status import report_json
 from coordinator.uploads import Uploads
 from coordinator.versions import Versions
@@ -91,13 +89,7 @@ class Coordinator:
         self._key = MemberKey.load_or_create(state_dir / "member.key")
         self._store = BlockStore(state_dir / "blocks")
         self._journal = Journal(state_dir / "journal.sqlite", faults)
-        state = RunState()
-        for event in self._journal.events():
-            try:
-                state.apply(event)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise self._journal.damaged(event.seq) from error
-        self._core = Core(config, self._journal, state, faults, time.time)
+        self._core = Core(config, self._journal, fold(self._journal), faults, time.time)
         self._provider: pb.PeerAddress | None = None
         self._report_lock = asyncio.Lock()
         self._child = Child(
@@ -151,27 +143,10 @@ class Coordinator:
 
     async def _prepare(self, assembly: Assembly) -> None:
         """What must be there before members come: the run, its first version, and at the first start the bootstrap peer."""
-        self._create()
+        found(self._core, self._config, self._text, self._folder, self._store)
         await assembly.genesis()
         if not self._core.state.bootstrap:
             await self._child.start()
-
-    def _create(self) -> None:
-        """The first start fixes the run; later ones must bring the same run file."""
-        core, state, config = self._core, self._core.state, self._config
-        if state.run_id:
-            if RunConfig.parse(state.run_toml) != config:
-                raise HocketError(
-                    Code.RUN_FILE_INVALID, f"it differs from the one that run {state.run_id} was started with",
-                    remedy="use the first run file, or another --state-dir for another run",
-                )  # fmt: skip
-            return
-        dataset = import_dataset(config.data.manifest, config.data.languages, self._store, relative_to=self._folder)
-        model = choose_model(config, dataset.manifest)
-        core.emit(
-            "created", run_id=config.run.id, run_toml=self._text, stages=config.model.stages,
-            model_config=model.model_dump(mode="json"), dataset=dataset.record(),
-        )  # fmt: skip
 
     def _pushing(self) -> Pushing | None:
         """What gives versions to IPFS, where the run file asks for it."""

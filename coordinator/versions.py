@@ -183,7 +183,8 @@ class Versions:
             kept |= self._roots(cid)
         kept_blocks = {block for root in kept for block in self._blocks(root)}
         for cid in goes:
-            for root in self._roots(cid):
+            # The manifest last: a kill on the way leaves what names the rest, and the next call goes on.
+            for root in sorted(self._roots(cid), key=lambda root: (root == cid, root)):
                 for block in self._blocks(root):
                     if block not in kept_blocks:
                         self._store.remove(block)

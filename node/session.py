@@ -82,6 +82,7 @@ class Session:
         self._opening = asyncio.Lock()
         self._pauses = random.Random(key.public)  # spreads the members' retries; each member's own are repeatable
         self._join_request: pb.JoinRequest | None = None
+        self._known_lease_id = 0
         self.bytes_sent_updates = 0
 
     # ---- calls ------------------------------------------------------------------------------------------------------
@@ -187,8 +188,12 @@ class Session:
         )
 
     async def lease(self, round: int, generation: int) -> pb.LeaseReply:
-        """Ask for a range of samples of the round."""
-        return await self._call("lease", pb.LeaseRequest(round=round, generation=generation), pb.LeaseReply, round=round)
+        """Ask for a range of samples of the round. One that was granted in an answer which was lost is granted again."""
+        request = pb.LeaseRequest(round=round, generation=generation, known_lease_id=self._known_lease_id)
+        reply = await self._call("lease", request, pb.LeaseReply, round=round)
+        if reply.granted:
+            self._known_lease_id = max(self._known_lease_id, reply.lease_id)
+        return reply
 
     async def leave(self, reason: str) -> None:
         """Say good-bye; the coordinator need not wait for this member any more."""

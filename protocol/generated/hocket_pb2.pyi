@@ -338,12 +338,14 @@ class WatchRequest(_message.Message):
     def __init__(self, known_revision: _Optional[int] = ..., report: _Optional[_Union[MemberReport, _Mapping]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("round", "generation")
+    __slots__ = ("round", "generation", "known_lease_id")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     round: int
     generation: int
-    def __init__(self, round: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    known_lease_id: int
+    def __init__(self, round: _Optional[int] = ..., generation: _Optional[int] = ..., known_lease_id: _Optional[int] = ...) -> None: ...
 
 class LeaseReply(_message.Message):
     __slots__ = ("granted", "lease_id", "epoch", "start", "stop", "first_microbatch_id", "reason")

@@ -29,6 +29,7 @@ from coordinator.dataset import import_dataset
 from coordinator.journal import Journal
 from coordinator.run_config import RunConfig
 from coordinator.server import Coordinator
+from coordinator.start import found
 from protocol.generated import hocket_pb2 as pb
 from swarm.blocks import BlockStore
 
@@ -147,7 +148,7 @@ def test_a_taken_port_is_named(scripted: SimpleNamespace) -> None:
 
         async def run() -> None:
             coordinator = Coordinator(config, text, scripted.folder, scripted.state_dir, NO_FAULTS)
-            coordinator._create()
+            found(coordinator._core, config, text, scripted.folder, coordinator._store)
             coordinator._server(None)
 
         scripted.state_dir.mkdir()
