@@ -3,6 +3,7 @@
 #   make demo    trains a small model with six worker processes and speaks a sentence (OUT=folder, ARGS="--corpus DIR --language L")
 #   make test    style, types, layers, tests
 #   make bench   the benchmarks, as JSON into bench-out/
+#   make crash-sweep   kills what must not be lost at every point at which its files change
 
 SHELL := /bin/bash
 VENV  := .venv
@@ -15,7 +16,7 @@ ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help setup setup-dev setup-interop setup-ipfs setup-recordings setup-evaluate setup-bench demo test lint unit bench constraints clean
+.PHONY: crash-sweep help setup setup-dev setup-interop setup-ipfs setup-recordings setup-evaluate setup-bench demo test lint unit bench constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -66,6 +67,9 @@ lint: setup-dev
 unit: setup-dev
 	-@$(MAKE) --no-print-directory setup-interop
 	$(PY) -m pytest -m "not soak" -n 2 --dist loadgroup
+
+crash-sweep: setup-dev
+	$(PY) -m pytest -m soak tests/crash
 
 setup-interop: $(INTEROP)/.installed
 

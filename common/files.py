@@ -10,8 +10,7 @@ from pathlib import Path
 
 from common.errors import Code, HocketError
 
-
-_PART = ".part"
+PART_SUFFIX = ".part"  # with a leading dot: a file that is not whole yet, of nobody's use once its writer is gone
 
 
 def disk_error(error: OSError, path: Path) -> HocketError:
@@ -63,7 +62,7 @@ def atomic_write(path: Path, parts: bytes | Iterable[bytes | memoryview], *, mod
     temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART_SUFFIX)
         with os.fdopen(descriptor, "wb") as stream:
             for piece in pieces:
                 stream.write(piece)
@@ -81,7 +80,7 @@ def atomic_write(path: Path, parts: bytes | Iterable[bytes | memoryview], *, mod
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what `atomic_write` left below `folder` in a process that was killed; how many files that were.
+    """Remove what `atomic_write` or the background writer left below `folder` in a process that was killed; how many files.
 
     For the owner of the folder, before anybody else writes there: a file that is being written would be taken away, too.
 
@@ -90,7 +89,7 @@ def remove_leftovers(folder: Path) -> int:
     """
     found = 0
     try:
-        for path in folder.rglob(f".*{_PART}"):
+        for path in folder.rglob(f".*{PART_SUFFIX}"):
             path.unlink(missing_ok=True)
             found += 1
     except OSError as error:

@@ -19,7 +19,7 @@ import numpy as np
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
-from common.files import disk_error, sync_directory, write_synced
+from common.files import PART_SUFFIX, disk_error, sync_directory, write_synced
 from common.stop import stop_signals_held_back
 from common.write_queue import KEEP_RANKED, Answer, Keep, Offer, Save, WriteQueue
 
@@ -52,8 +52,8 @@ def copy_of(parts: Sequence[bytes | memoryview]) -> tuple[int, Fill]:
 
 
 def temporary_of(path: Path) -> Path:
-    """Where a file lies until it is whole; what a crash leaves there is overwritten by the next save of the path."""
-    return path.with_name(f".{path.name}.next")
+    """Where a file lies until it is whole; what a crash leaves there is overwritten by the next save, or removed at the start."""
+    return path.with_name(f".{path.name}{PART_SUFFIX}")
 
 
 class _Memory:

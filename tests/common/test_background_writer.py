@@ -45,7 +45,7 @@ def filled_with(letter: bytes) -> Callable[[memoryview], None]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    assert not list(tmp_path.glob(".*.next")), "nothing is left beside the targets"
+    assert not list(tmp_path.glob(".*.part")), "nothing is left beside the targets"
 
 
 def test_a_saved_file_is_the_bytes_at_the_time_of_the_save(folder: Path) -> None:

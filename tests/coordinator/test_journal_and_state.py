@@ -190,6 +190,41 @@ def test_a_lost_holder_gives_its_range_back_and_the_next_one_gets_it(tmp_path: P
     journal.close()
 
 
+def test_a_lease_whose_grant_was_lost_is_granted_again(tmp_path: Path) -> None:
+    core, journal = open_core(tmp_path, Time())
+    for member in ("a", "b"):
+        join(core, member)
+        core.assign(member, 0, "drawn")
+    for _ in range(2):
+        apply_step(core, ("phase", "a", 0))
+    for member in ("a", "b"):
+        core.emit("ready", member=member, base_cid="base")
+
+    def lease(member: str, known: int | None) -> pb.LeaseReply | Refused:
+        one = core.state.members[member]
+        request = pb.LeaseRequest(round=1, generation=one.generation, known_lease_id=known)
+        return core.grant_lease(one, request, ("aa", "bb", 1))
+
+    first, others = lease("a", 0), lease("b", 0)
+    assert isinstance(first, pb.LeaseReply) and isinstance(others, pb.LeaseReply)
+    assert lease("a", 0) == first and lease("a", 0) == first
+    second = lease("a", first.lease_id)
+    assert isinstance(second, pb.LeaseReply) and second.lease_id == 3
+    assert lease("a", first.lease_id) == second, "it is given again although two leases are unfinished"
+    assert isinstance(lease("a", second.lease_id), Refused)
+    core.emit("lease_done", lease_id=second.lease_id, frames=300, microbatches=2)
+    third = lease("a", first.lease_id)
+    assert isinstance(third, pb.LeaseReply) and third.lease_id == 4, "what is done was known"
+    assert isinstance(lease("b", None), pb.LeaseReply), "who does not say what it knows gets a new one"
+    core.lose("a", "silent")
+    apply_step(core, ("join", "a", 0))
+    core.assign("a", 0, "drawn")
+    core.emit("ready", member="a", base_cid="base")
+    again = lease("a", third.lease_id)
+    assert isinstance(again, pb.LeaseReply) and again.lease_id > 4
+    journal.close()
+
+
 WRITER = """
 import sys
 from pathlib import Path

@@ -66,3 +66,33 @@ def test_an_intact_version_is_only_read(tmp_path: Path) -> None:
     times = [path.stat().st_mtime_ns for path in blocks]
     versions.restore(3, cid)
     assert [path.stat().st_mtime_ns for path in blocks] == times
+
+
+class Dying(BlockStore):
+    """Fails as a process that is killed does: after so many removals nothing more happens."""
+
+    left = 0
+
+    def remove(self, cid: str) -> None:
+        if self.left == 0:
+            raise InterruptedError
+        self.left -= 1
+        super().remove(cid)
+
+
+@pytest.mark.parametrize("removals", range(7))
+def test_pruning_that_was_cut_short_is_finished_by_the_next_one(tmp_path: Path, removals: int) -> None:
+    versions, store, cid, _ = published(tmp_path)
+    other = store.add_bytes(b"the dataset")
+    dying = Dying(tmp_path / "blocks")
+    dying.left = removals
+    cut = Versions(tmp_path / "versions", dying, versions._key)
+    manifest = versions.load(cid)
+    kept = manifest.model_copy(update={"version": 4, "stages": manifest.stages[1:]})
+    newest = versions.publish(kept)
+    both = [{"version": 3, "cid": cid}, {"version": 4, "cid": newest}]
+    with pytest.raises(InterruptedError):
+        cut.prune(both, keep=1, every=0, pinned=[other])
+    versions.prune(both, keep=1, every=0, pinned=[other])
+    left = {path.name for path in (tmp_path / "blocks").glob("*/*")}
+    assert left == {other, newest, kept.stages[0].cid}

@@ -7,8 +7,10 @@ the audit hook that sees the file changes cannot be taken away again.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +59,13 @@ class Points(Faults):
             return
         if inside:
             self.reach(what, path=os.path.basename(os.fspath(path)))
+
+
+class Trial(ABC):
+    """Something that is done again and again, and killed at another point each time."""
+
+    points: list[str]
+
+    @abstractmethod
+    def play(self, number: int, draw: random.Random) -> list[str]:
+        """Do it, be killed at the `number`-th point, recover, finish; what was not as it must be."""
