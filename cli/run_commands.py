@@ -189,6 +189,7 @@ def simulate(
         steps = steps.without_faults()
     new_folder(out)
     from simulations.progress import show_for
+    from simulations.report import summary
     from simulations.simulate import run_simulation, run_to_the_end, settings_of
 
     settings = settings_of(
@@ -209,6 +210,9 @@ def simulate(
     report = run_to_the_end(run_simulation(settings, out, show_for(quiet=json_output)))
     if json_output:
         print_json(report)
+    else:
+        for line in summary(report):
+            typer.echo(line)
 
 
 def demo(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulations.actions import FaultRecord
+from simulations.recoveries import OpenSpans, false_suspicions, recoveries, recovery_times
 
 Event = Mapping[str, Any]
 
@@ -15,68 +16,6 @@ def merged(logs: Mapping[str, Sequence[Event]]) -> list[dict[str, Any]]:
     """All workers' events in the order of their times, each with the name of its process."""
     events = [{**event, "process": name} for name, log in logs.items() for event in log]
     return sorted(events, key=lambda event: float(event["time"]))
-
-
-def recoveries(faults: Iterable[FaultRecord], events: Sequence[Event]) -> list[dict[str, Any]]:
-    """How long each stage needed after a replica of it was lost.
-
-    `seconds` is the longest wait of a microbatch that was addressed to the lost replica; where none was, the time until the
-    stage next finished one elsewhere. `detected_after_s` is when the first caller gave the replica up. What the logs do not
-    show is null.
-
-    Args:
-        faults: what was inflicted.
-        events: of all workers, ordered by time.
-    """
-    found = []
-    for fault in faults:
-        rerouted = [
-            event
-            for event in events
-            if event["event"] == "rerouted" and event.get("from_peer") == fault.peer_id and float(event["time"]) >= fault.at
-        ]
-        served = next(
-            (
-                event
-                for event in events
-                if event["event"] == "microbatch"
-                and float(event["time"]) >= fault.at
-                and any(int(hop["stage"]) == fault.stage and hop["peer_id"] != fault.peer_id for hop in event["path"])
-            ),
-            None,
-        )
-        resumed = float(served["time"]) if served is not None else None
-        waits = [float(event["waited_s"]) for event in rerouted]
-        found.append(
-            {
-                "stage": fault.stage,
-                "kind": fault.kind,
-                "round": fault.round,
-                "process": fault.process,
-                "pid": fault.pid,
-                "member": fault.member,
-                "killed_at": fault.at,
-                "resumed_at": resumed,
-                "seconds": max(waits) if waits else (resumed - fault.at if resumed is not None else None),
-                "detected_after_s": min(float(event["time"]) for event in rerouted) - fault.at if rerouted else None,
-                "rerouted_microbatches": len(waits),
-                "promoted": False,  # no standbys in this release: the stage's other replicas carry on
-            }
-        )
-    return found
-
-
-def false_suspicions(faults: Iterable[FaultRecord], events: Iterable[Event]) -> int:
-    """How often a caller gave up a replica that nothing had been done to at that time."""
-    hurt: dict[str, list[FaultRecord]] = {}
-    for fault in faults:
-        hurt.setdefault(fault.peer_id, []).append(fault)
-
-    def excused(event: Event) -> bool:
-        # A thawed replica may be suspected for what it left unanswered while it was frozen.
-        return any(float(event["time"]) >= fault.at for fault in hurt.get(str(event["from_peer"]), ()))
-
-    return sum(1 for event in events if event["event"] == "rerouted" and event.get("suspected", True) and not excused(event))
 
 
 def acked_updates_lost(logs: Mapping[str, Sequence[Event]], manifests: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -158,6 +97,7 @@ def build_report(
     unexpected_ends: Sequence[str],
     missed_steps: Sequence[str],
     config: Mapping[str, Any],
+    spans: OpenSpans | None = None,
 ) -> dict[str, Any]:
     """The report of a finished run.
 
@@ -168,8 +108,10 @@ def build_report(
         memory: peak PSS in bytes by process name.
         missed_steps: steps of the fault plan that never became due.
         config: what the run was told.
+        spans: when rounds were open.
     """
     events = merged(logs)
+    found = recoveries(faults, events, spans)
     rounds = list(status["rounds"])
     lost = acked_updates_lost(logs, manifests)
     return {
@@ -178,7 +120,8 @@ def build_report(
         "frames_per_second": speeds(rounds),
         "watch": list(status.get("watch", [])),
         "alarms": list(status.get("alarms", [])),
-        "recoveries": recoveries(faults, events),
+        "recoveries": found,
+        "recovery_times": recovery_times(found),
         "false_suspicions": false_suspicions(faults, events),
         "duplicate_microbatches": int(status.get("duplicates", 0)),
         "dropped_microbatches": int(status.get("dropped", 0)),
@@ -198,3 +141,26 @@ def build_report(
         "missed_plan_steps": list(missed_steps),
         "config": dict(config),
     }
+
+
+def summary(report: Mapping[str, Any]) -> list[str]:
+    """A report in a few lines for people."""
+    rounds = report["rounds"]
+    losses = [float(entry["heldout_loss"]) for entry in rounds if entry.get("heldout_loss") is not None]
+    lines = [f"{len(rounds)} rounds in {float(report['seconds']):.0f} s" + (f", held out {losses[-1]:.4f}" if losses else "")]
+    for kind, times in report["recovery_times"].items():
+        figures = "never seen to recover" if times["p95"] is None else (
+            f"median {times['median']:.2f} s, p95 {times['p95']:.2f} s, longest {times['longest']:.2f} s"
+        )  # fmt: skip
+        unknown = f", {times['unknown']} without a figure" if times["unknown"] else ""
+        lines.append(f"{kind}: {times['n']} replicas lost; the stage went on after {figures}{unknown}")
+    promoted = [float(one["promoted_after_s"]) for one in report["recoveries"] if one["promoted"]]
+    if promoted:
+        lines.append(f"{len(promoted)} standbys were promoted, the last to be after {max(promoted):.2f} s")
+    lines.append(
+        f"{report['acked_updates']} updates acknowledged, {report['acked_updates_lost']} of them lost; "
+        f"{report['duplicate_microbatches']} microbatches counted twice, {report['dropped_microbatches']} dropped; "
+        f"{report['false_suspicions']} false suspicions"
+    )
+    lines += [f"not done: {step}" for step in report["missed_plan_steps"]]
+    return [*lines, *report["unexpected_ends"]]

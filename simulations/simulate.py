@@ -24,6 +24,7 @@ from simulations.cluster import START_GRACE_S, Cluster
 from simulations.links import Links
 from simulations.plan import Plan, PlanProgress
 from simulations.progress import Show
+from simulations.recoveries import OpenSpans
 from simulations.report import build_report
 
 logger = logging.getLogger(__name__)
@@ -230,8 +231,13 @@ def serving(status: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, show: Show) -> tuple[dict[str, Any], PlanProgress]:
+async def follow(
+    cluster: Cluster, ticket: str, settings: SimulationSettings, show: Show, spans: OpenSpans | None = None
+) -> tuple[dict[str, Any], PlanProgress]:
     """Watch the run to its end, and until its last version was listened to; carry out the fault plan on the way.
+
+    Args:
+        spans: told when rounds are open.
 
     Returns: the last status, and what became of the plan.
 
@@ -253,6 +259,8 @@ async def follow(cluster: Cluster, ticket: str, settings: SimulationSettings, sh
             logger.info("no status: %s", error.detail)
             await asyncio.sleep(settings.poll_s)
             continue
+        if spans is not None:
+            spans.look(str(status["phase"]), time.time())
         for action in progress.due(status, time.monotonic()):
             await cluster.act(action, ticket)
             show.note(f"{action.kind} stage {action.stage} pid {action.pid}: {action.reason}")
@@ -343,7 +351,8 @@ async def run_simulation(
             ticket = await cluster.start_coordinator(run_toml)
             await start_workers(cluster, ticket, settings)
             show.note(f"started a coordinator and {len(cluster.workers)} workers; logs are in {out}")
-            status, progress = await follow(cluster, ticket, settings, show)
+            spans = OpenSpans()
+            status, progress = await follow(cluster, ticket, settings, show, spans)
             coordinator = cluster.coordinator
             assert coordinator is not None
             memory = {
@@ -364,6 +373,7 @@ async def run_simulation(
                 unexpected_ends=cluster.unexpected_ends(),
                 missed_steps=progress.missed,
                 config={"run_toml": run_toml.read_text(encoding="utf-8"), "workers": settings.workers},
+                spans=spans,
             )
             if after is not None:
                 await after(FinishedRun(cluster, ticket, status, report))

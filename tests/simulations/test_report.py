@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from simulations.actions import FaultRecord
-from simulations.report import (
-    acked_updates_lost,
-    build_report,
-    false_suspicions,
-    merged,
-    recoveries,
-    sampled_paths,
-    speeds,
-)
+from simulations.recoveries import OpenSpans, false_suspicions, recoveries, recovery_times
+from simulations.report import acked_updates_lost, build_report, merged, sampled_paths, speeds, summary
 
 KILL = FaultRecord("kill", "worker-3", 33, stage=1, round=2, member="m3", peer_id="p3", at=100.0)
 
@@ -67,6 +60,48 @@ def test_a_recovery_without_a_waiting_microbatch_is_the_time_to_the_next_one_els
 def test_a_stage_that_never_resumed_has_no_seconds() -> None:
     (found,) = recoveries([KILL], [microbatch(99.0, 1, "p4")])
     assert found["seconds"] is None and found["resumed_at"] is None
+
+
+def test_time_without_an_open_round_is_no_recovery() -> None:
+    spans = OpenSpans()
+    for at, phase in ((90.0, "OPEN"), (101.0, "CLOSING"), (102.0, "AGGREGATING"), (109.0, "OPEN"), (110.0, "OPEN")):
+        spans.look(phase, at)
+    (found,) = recoveries([KILL], [microbatch(110.5, 1, "p4")], spans)
+    assert found["seconds"] == pytest.approx(1.0 + 1.5)
+    assert OpenSpans().open_s(1.0, 4.0) == 3.0
+
+
+def test_what_a_hurt_caller_says_is_no_measure_and_no_false_suspicion() -> None:
+    frozen = FaultRecord("freeze", "worker-9", 99, 0, 2, "m9", "p9", at=98.0, until=104.0)
+    events = [
+        {**rerouted(101.0, "p3", 0.5), "process": "worker-1"},
+        {**rerouted(104.5, "p3", 6.0), "process": "worker-9"},
+        {**rerouted(104.5, "p4", 6.0), "process": "worker-9"},
+    ]
+    (found, _) = recoveries([KILL, frozen], events)
+    assert found["seconds"] == 0.5 and false_suspicions([KILL, frozen], events) == 0
+    later = [{**rerouted(120.0, "p9", 1.0), "process": "worker-1"}]
+    assert false_suspicions([KILL, frozen], later) == 1
+
+
+def test_a_promotion_belongs_to_the_oldest_loss_of_its_stage_that_has_none() -> None:
+    second = FaultRecord("cut", "worker-4", 34, stage=1, round=2, member="m4", peer_id="p5", at=103.0)
+    other = FaultRecord("kill", "worker-5", 35, stage=1, round=2, member="m6", peer_id="p6", at=99.0, role="standby")
+    promotion = {"event": "promoted", "stage": 1, "round": 2, "generation": 3}
+    events = [{**promotion, "time": 101.5}, {**promotion, "time": 104.0}]
+    found = recoveries([KILL, second, other], events)
+    assert [one["promoted_after_s"] for one in found] == [1.5, 1.0, None]
+    assert [one["promoted"] for one in found] == [True, True, False]
+    assert found[2]["seconds"] is None and found[2]["role"] == "standby"
+
+
+def test_recovery_times_are_of_replicas_and_by_kind() -> None:
+    found = [{"role": "replica", "kind": "kill", "seconds": 0.1 * number} for number in range(1, 21)]
+    found += [{"role": "replica", "kind": "cut", "seconds": None}, {"role": "standby", "kind": "cut", "seconds": None}]
+    times = recovery_times(found)
+    assert times["kill"]["p95"] == pytest.approx(1.9) and times["kill"]["longest"] == pytest.approx(2.0)
+    assert times["kill"]["n"] == 20 and times["kill"]["unknown"] == 0
+    assert times["cut"] == {"n": 1, "median": None, "p95": None, "longest": None, "unknown": 1}
 
 
 def test_giving_up_a_healthy_replica_is_a_false_suspicion() -> None:
@@ -150,3 +185,6 @@ def test_the_report_holds_what_the_contract_names() -> None:
     assert report["final_version"]["cid"] == "bafy" and report["coordinator_restarts"] == 1
     assert report["watch"] == status["watch"] and report["alarms"] == status["alarms"]
     assert report["frames_per_second"]["median"] == 50.0
+    lines = summary({**report, "seconds": 12.0})
+    assert "kill: 1 replicas lost" in lines[1] and "p95 1.00 s" in lines[1]
+    assert "1 of them lost" in lines[2] and "2 dropped" in lines[2]
