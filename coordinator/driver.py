@@ -160,7 +160,7 @@ class Driver:
             more["round"] = state.round + 1
         elif decision.enter is Phase.OPEN:
             ready = sum(state.is_ready(one) for one in state.replicas(0))
-            rows, frames = core.sizes.target(rounds.inner_steps, ready)
+            rows, frames = core.sizes.target(rounds.inner_steps, ready, rounds.frame_target)
             more = {
                 "target_rows": rows,
                 "target_frames": frames,

@@ -61,9 +61,14 @@ class Sizes:
         wanted = max(round(self.frames_per_inner_step / self.mean_frames), self.microbatches_per_inner_step, 1)
         return min(wanted, self.rows)
 
-    def target(self, inner_steps: int, replicas: int) -> tuple[int, int]:
-        """Rows and mean frames of a round in which each of `replicas` stage-0 replicas makes `inner_steps` steps."""
-        rows = inner_steps * replicas * self.rows_per_lease
+    def target(self, inner_steps: int, replicas: int, frames: int = 0) -> tuple[int, int]:
+        """Rows and mean frames of a round in which each of `replicas` stage-0 replicas makes `inner_steps` steps.
+
+        Args:
+            frames: that the round is to have instead, however many replicas there are, in whole leases; 0: as above.
+        """
+        leases = max(round(frames / (self.rows_per_lease * self.mean_frames)), 1) if frames else inner_steps * replicas
+        rows = leases * self.rows_per_lease
         return rows, round(rows * self.mean_frames)
 
 

@@ -69,6 +69,7 @@ class RoundsSection(_Section):
     frames_per_inner_step: Positive
     microbatches_per_inner_step: int = Field(default=4, gt=0, le=4096)
     inner_steps: Positive                                      # of each replica, in each round
+    frame_target: int = Field(default=0, ge=0)                 # of a round, whoever is there; 0: from the inner steps
     inner_lr: float = Field(gt=0, le=10)
     lr_floor: float = Field(default=0.03, ge=0, le=1)          # share of the peak at the end of the cosine
     warmup_frames: int = Field(default=0, ge=0)

@@ -43,7 +43,7 @@ def settings(state: RunState, config: RunConfig, sizes: Sizes) -> pb.RoundSettin
     rounds, network = config.rounds, config.network
     target_frames = state.target_frames
     if state.phase in (Phase.GATHERING, Phase.PREPARING):
-        target_frames = sizes.target(rounds.inner_steps, max(len(state.replicas(0)), 1))[1]
+        target_frames = sizes.target(rounds.inner_steps, max(len(state.replicas(0)), 1), rounds.frame_target)[1]
     return pb.RoundSettings(
         frames_per_inner_step=rounds.frames_per_inner_step,
         microbatches_per_inner_step=rounds.microbatches_per_inner_step,

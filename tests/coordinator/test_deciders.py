@@ -129,6 +129,15 @@ def test_a_target_is_a_whole_number_of_leases(shape: Sizes, inner_steps: int, re
     assert min(shape.rows, shape.microbatches_per_inner_step) <= shape.rows_per_lease <= shape.rows
 
 
+@given(sizes, st.integers(1, 50), st.integers(1, 8), st.integers(1, 10**6))
+def test_a_target_in_frames_is_the_same_for_any_number_of_replicas(shape: Sizes, steps: int, replicas: int, wanted: int) -> None:
+    rows, frames = shape.target(steps, replicas, wanted)
+    assert (rows, frames) == shape.target(1, 1, wanted)
+    assert rows % shape.rows_per_lease == 0 and rows > 0
+    lease = shape.rows_per_lease * shape.mean_frames
+    assert abs(frames - wanted) <= max(lease / 2, lease - wanted) + 0.5
+
+
 def test_leases_go_back_when_late_or_orphaned() -> None:
     held = [Held(1, "a", 5.0, 0), Held(2, "a", 50.0, 0), Held(3, "b", 5.0, 2), Held(4, "b", 5.0, 1)]
     assert [lease for lease, _ in overdue(held, 10.0)] == [2, 3]

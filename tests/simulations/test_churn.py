@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import Code, HocketError
+from coordinator.run_config import RunConfig
 from simulations.actions import Action, Seen
 from simulations.churn import Churn, ChurnProgress, draw_hits, may_be_hurt
-from simulations.plan import Plan, PlanProgress, load_plan
+from simulations.plan import SHIPPED, Plan, PlanProgress, load_plan
+from simulations.simulate import run_file, settings_of
 
 SHAPES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=4)
 CHURNS = st.builds(
@@ -158,9 +161,29 @@ def test_faults_that_found_nobody_are_told() -> None:
         ("[simulation]\nworkers = 3\n", "simulation.workers"),
     ],
 )
-def test_a_wrong_churn_names_the_place(tmp_path: Any, text: str, place: str) -> None:
+def test_a_wrong_churn_names_the_place(tmp_path: Path, text: str, place: str) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(text)
     with pytest.raises(HocketError) as caught:
         load_plan(path)
     assert caught.value.code is Code.FAULT_PLAN_INVALID and place in caught.value.detail
+
+
+def test_the_shipped_plans_can_be_read_by_their_names() -> None:
+    shipped = sorted(SHIPPED.glob("*.toml"))
+    assert [path.name for path in shipped] == ["churn-heavy.toml", "churn-small.toml"]
+    for path in shipped:
+        assert load_plan(Path(path.name)).churn is not None
+    heavy = load_plan(Path("churn-heavy.toml"))
+    settings = settings_of(heavy, rounds=2, seed=None)
+    assert (settings.stages, settings.replicas, settings.standbys, settings.rounds, settings.workers) == (3, 3, 2, 2, 11)
+    assert heavy.cuts and not heavy.without_faults().cuts
+    quiet = settings_of(heavy.without_faults())
+    assert run_file(quiet, Path("data")) == run_file(settings_of(heavy), Path("data"))
+    assert RunConfig.parse(run_file(quiet, Path("data"))).rounds.frame_target == 34000
+
+
+def test_a_file_of_the_same_name_comes_before_a_shipped_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "churn-heavy.toml").write_text("[[kill]]\nround = 1\nstage = 0\n")
+    assert load_plan(Path("churn-heavy.toml")).kill[0].round == 1
