@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from small_run import small_run
 
 from common.errors import Code, HocketError
 from coordinator.peer_addresses import announced_multiaddrs, listen_multiaddr
 from coordinator.run_config import NetworkSection, RunConfig
-from tests.support.small_run import small_run
 
 
 def network(lines: str) -> NetworkSection:
