@@ -9,6 +9,7 @@ SHELL := /bin/bash
 VENV  := .venv
 INTEROP := .venv-interop
 IPFS := .venv-ipfs
+DOCKER := .venv-docker
 IMPORTER := 17.1.1
 PY    := $(VENV)/bin/python
 OUT   ?= demo-out
@@ -16,7 +17,7 @@ ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: crash-sweep help setup setup-dev setup-interop setup-ipfs setup-recordings setup-evaluate setup-bench demo test lint unit bench constraints clean
+.PHONY: crash-sweep help setup setup-dev setup-interop setup-ipfs setup-docker setup-recordings setup-evaluate setup-bench demo test lint unit bench constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -63,9 +64,10 @@ lint: setup-dev
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# The interoperability test's client lives in an environment of its own; where it cannot be built, that test skips with a reason.
+# Some tests need programs from environments of their own; where one cannot be built, those tests skip with a reason.
 unit: setup-dev
 	-@$(MAKE) --no-print-directory setup-interop
+	-@$(MAKE) --no-print-directory setup-docker
 	$(PY) -m pytest -m "not soak" -n 2 --dist loadgroup
 
 crash-sweep: setup-dev
@@ -88,6 +90,14 @@ $(IPFS)/.installed: constraints-ipfs.txt | $(PY)
 	@if command -v npm >/dev/null; then npm install --silent --ignore-scripts --prefix .npm-ipfs ipfs-unixfs-importer@$(IMPORTER); fi
 	@touch $@
 
+# What checks the files in docker/: hadolint, Docker Compose's reader of its files, shellcheck. None of it needs a Docker engine.
+setup-docker: $(DOCKER)/.installed
+
+$(DOCKER)/.installed: constraints-docker.txt | $(PY)
+	@$(PY) -m venv $(DOCKER)
+	@$(DOCKER)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-docker.txt || { rm -rf $(DOCKER); exit 1; }
+	@touch $@
+
 # What the reader is compared with; `hocket bench reader` makes it too, on first use.
 setup-bench: setup
 	$(PY) -m benchmarks.competitors
@@ -104,4 +114,4 @@ constraints: setup-dev
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) $(INTEROP) $(IPFS) .npm-ipfs .venv-bench demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) $(IPFS) $(DOCKER) .npm-ipfs .venv-bench demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -121,7 +121,8 @@ def ticket_show(
 
 
 def status(
-    ticket: Annotated[str, typer.Argument(help="The line that begins with hocket1:")],
+    ticket: Annotated[str | None, typer.Argument(help="The line that begins with hocket1:")] = None,
+    ticket_from: TicketFrom = None,
     json_output: JsonFlag = False,
     timeout_s: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the answer.")] = 10.0,
 ) -> None:
@@ -132,7 +133,7 @@ def status(
     from simulations.progress import status_lines
     from simulations.status_client import fetch_status
 
-    answer = asyncio.run(fetch_status(Ticket.decode(ticket), timeout_s=timeout_s))
+    answer = asyncio.run(fetch_status(Ticket.decode(ticket_line(ticket, ticket_from)), timeout_s=timeout_s))
     if json_output:
         print_json(answer)
     else:

@@ -1,4 +1,4 @@
-"""Prints what a `pyproject.toml` asks for, one requirement a line, so that an image layer can install it before the source is there.
+"""Prints what a `pyproject.toml` asks for, one requirement a line: an image layer can so install it before the source is there.
 
     python requirements.py pyproject.toml [EXTRA ...]
 """
