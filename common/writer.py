@@ -8,6 +8,7 @@ beside its target, synced and renamed over it. A failure is kept and raised at t
 from __future__ import annotations
 
 import atexit
+import hashlib
 import logging
 import os
 import threading
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 GRAIN_BYTES = 1 << 20
 PIECE_BYTES = 8 << 20
+SEAL_BYTES = 32
 
 Fill = Callable[[memoryview], None]
 Allocate = Callable[[int], memoryview]
@@ -110,6 +112,7 @@ class BackgroundWriter:
         self._changed = threading.Condition()
         self._buffers: dict[int, memoryview] = {}
         self._sizes: dict[int, int] = {}
+        self._sealed: set[int] = set()
         self._failure: HocketError | None = None
         self._closing = False
         self._ended = False
@@ -119,7 +122,22 @@ class BackgroundWriter:
 
     # ---- the caller's side ------------------------------------------------------------------------------------------
 
-    def save(self, path: Path, size_bytes: int, fill: Fill, *, keep: Keep = Keep.PLAIN, score: float | None = None) -> Offer:
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is being written: what was taken is on disk, given up, or has failed."""
+        with self._changed:
+            return self._queue.idle
+
+    def save(
+        self,
+        path: Path,
+        size_bytes: int,
+        fill: Fill,
+        *,
+        keep: Keep = Keep.PLAIN,
+        score: float | None = None,
+        sealed: bool = False,
+    ) -> Offer:
         """Take a file over: wait for room, let `fill` copy its bytes into our memory, and return.
 
         Args:
@@ -127,16 +145,19 @@ class BackgroundWriter:
             size_bytes: of the file.
             fill: writes exactly `size_bytes` bytes into the given memory, in this thread, before this returns.
             keep, score: see `common.write_queue.Save`.
+            sealed: the file's last 32 bytes become the SHA-256 of those before, computed while they are written.
 
         Returns: TAKEN, or OUTRANKED for a ranked save that is worse than all that are kept; nothing is written then.
 
         Raises:
             HocketError: the failure of an earlier write; OPTION_INVALID for a file that is larger than the whole buffer.
         """
+        if sealed and size_bytes < SEAL_BYTES:
+            raise ValueError(f"a sealed file of {size_bytes} bytes")
         held_bytes = -(-max(size_bytes, 1) // GRAIN_BYTES) * GRAIN_BYTES
         # A signal's handler that raises between the offer and the end of the filling would leave half a save behind.
         with stop_signals_held_back():
-            offer, buffer = self._take(Save(str(path), held_bytes, keep, score), size_bytes)
+            offer, buffer = self._take(Save(str(path), held_bytes, keep, score), size_bytes, sealed)
             if buffer is None:
                 return offer
             filled = False
@@ -153,7 +174,7 @@ class BackgroundWriter:
                     self._changed.notify_all()
         return offer
 
-    def _take(self, save: Save, size_bytes: int) -> tuple[Offer, memoryview | None]:
+    def _take(self, save: Save, size_bytes: int, sealed: bool) -> tuple[Offer, memoryview | None]:
         """Wait until the save is decided about; memory for it, or None when it is not wanted."""
         with self._changed:
             while True:
@@ -177,14 +198,22 @@ class BackgroundWriter:
                 self._queue.abandon(offer.number)
                 raise
             self._buffers[offer.number], self._sizes[offer.number] = buffer, size_bytes
+            if sealed:
+                self._sealed.add(offer.number)
             return offer, buffer
 
     def save_parts(
-        self, path: Path, parts: Sequence[bytes | memoryview], *, keep: Keep = Keep.PLAIN, score: float | None = None
+        self,
+        path: Path,
+        parts: Sequence[bytes | memoryview],
+        *,
+        keep: Keep = Keep.PLAIN,
+        score: float | None = None,
+        sealed: bool = False,
     ) -> Offer:
         """`save` of a file that consists of `parts`, which are copied."""
         size_bytes, fill = copy_of(parts)
-        return self.save(path, size_bytes, fill, keep=keep, score=score)
+        return self.save(path, size_bytes, fill, keep=keep, score=score, sealed=sealed)
 
     def forget(self, path: Path) -> None:
         """Remove the file, and let no save of it that was taken before this be put in place."""
@@ -244,6 +273,7 @@ class BackgroundWriter:
     def _release(self, number: int) -> None:
         self._memory.give_back(self._buffers.pop(number))
         del self._sizes[number]
+        self._sealed.discard(number)
 
     # ---- the writer's side ------------------------------------------------------------------------------------------
 
@@ -268,9 +298,10 @@ class BackgroundWriter:
                 self._changed.wait()
             number, save = begun
             data = self._buffers[number][: self._sizes[number]]
+            sealed = number in self._sealed
         path = Path(save.path)
         try:
-            write_synced(temporary_of(path), self._pieces(path, data))
+            write_synced(temporary_of(path), self._pieces(path, data, sealed))
             gone = self._put_in_place(number, path)
         except HocketError as error:
             logger.error("%s could not be written: %s", path, error.line())
@@ -288,14 +319,21 @@ class BackgroundWriter:
                 logger.warning("%s is of no use any more, but cannot be removed: %s", superfluous, error.strerror)
         return True
 
-    def _pieces(self, path: Path, data: memoryview) -> Iterator[memoryview]:
+    def _pieces(self, path: Path, data: memoryview, sealed: bool) -> Iterator[bytes | memoryview]:
         """The file's bytes, in pieces of bounded size; the fault point is reached before the second half."""
-        half = len(data) // 2
-        for start, stop in ((0, half), (half, len(data))):
+        digest = hashlib.sha256()
+        whole = len(data) - SEAL_BYTES if sealed else len(data)
+        half = whole // 2
+        for start, stop in ((0, half), (half, whole)):
             if start:
                 self._faults.reach("writer.write.half", path=path.name)
             for begin in range(start, stop, PIECE_BYTES):
-                yield data[begin : min(begin + PIECE_BYTES, stop)]
+                piece = data[begin : min(begin + PIECE_BYTES, stop)]
+                if sealed:
+                    digest.update(piece)
+                yield piece
+        if sealed:
+            yield digest.digest()
 
     def _put_in_place(self, number: int, path: Path) -> list[Path]:
         """Rename the written file over its target if it still is the newest; returns the files to remove then."""

@@ -12,6 +12,7 @@ from protocol.generated import hocket_pb2 as pb
 MOST_BOOKS = 64
 MOST_NAMES = MOST_BOOKS + 32    # an accuracy a codebook, and what else there is
 MOST_SUSPECTS = 64
+MOST_RESUMED = 64
 MOST_SUM = 1e18         # far above any honest sum, and so far below the largest float that sums of these stay finite
 BYTE_KINDS = ("activations", "gradients", "blocks", "updates")
 
@@ -33,6 +34,7 @@ def report_record(member: str, report: pb.MemberReport) -> dict[str, Any]:
     return {
         "member": member,
         "generation": report.generation,
+        "resumed": sorted({one for one in report.resumed_generations[-MOST_RESUMED:] if one < report.generation}),
         "stage": report.stage,
         "frames": report.frames_done,
         "inner_steps": report.inner_steps,
@@ -65,6 +67,22 @@ def bytes_record(report: pb.MemberReport) -> dict[str, int]:
     }
 
 
+def without_superseded(reports: Iterable[Mapping[str, Any]], updates: Iterable[Update]) -> list[Mapping[str, Any]]:
+    """The reports whose work is counted: each frame stands in one of them.
+
+    A worker that went on from saved progress tells in its numbers what an earlier generation of it had trained, so that one's
+    report is left out. Where the earlier one's update is acknowledged already, its work is in that update, and the later one's
+    can be in none: then the later report is left out.
+    """
+    told = list(reports)
+    acknowledged = {(one.member, one.stage, one.generation) for one in updates}
+    superseded: set[tuple[str, int, int]] = set()
+    for one in told:
+        earlier = {(one["member"], one["stage"], generation) for generation in one.get("resumed", ())}
+        superseded |= {(one["member"], one["stage"], one["generation"])} if earlier & acknowledged else earlier
+    return [one for one in told if (one["member"], one["stage"], one["generation"]) not in superseded]
+
+
 def loss_per_code(ce: Iterable[float], count: Iterable[int]) -> float | None:
     """Cross-entropy per code over all codebooks; None where nothing was counted."""
     codes = sum(count)
@@ -77,7 +95,7 @@ def count_round(
     """Sum a round's reports.
 
     Args:
-        reports: the last one of each (member, generation) that served in this round.
+        reports: the last one of each (member, generation) that served in this round; a superseded one is not summed.
         updates: acknowledged ones; the frames that they state replace those of the same replica's report, which may be older.
         leased_frames: of the leases that their holders report as done.
 
@@ -89,14 +107,16 @@ def count_round(
     """
     # Summed in an order of its own, so that the same reports give the same sum however they came.
     ordered = sorted(reports, key=lambda one: (one["stage"], one["member"], one["generation"]))
-    last = [one for one in ordered if one["stage"] == stages - 1]
+    updates = list(updates)
+    counted = without_superseded(ordered, updates)
+    last = [one for one in counted if one["stage"] == stages - 1]
     trained = {(one["member"], one["generation"]): one["frames"] for one in last}
     trained |= {(one.member, one.generation): one.frames for one in updates if one.stage == stages - 1}
     books = max((len(one["ce"]) for one in last), default=0)
     ce = [sum(one["ce"][book] for one in last if len(one["ce"]) == books) for book in range(books)]
     count = [sum(one["count"][book] for one in last if len(one["ce"]) == books) for book in range(books)]
     auxiliary: dict[str, list[float]] = {}
-    for one in ordered:
+    for one in counted:
         for name, (total, number) in one["auxiliary"].items():
             sums = auxiliary.setdefault(name, [0.0, 0])
             sums[0] += total
@@ -109,8 +129,8 @@ def count_round(
         "accuracy_by_codebook": [means.get(f"accuracy.{book}") for book in range(books)],
         "duration_error": means.get("duration_error"),
         "auxiliary": means,
-        "duplicate_reports": sum(one["duplicates"] for one in ordered),
-        "dropped_reports": sum(one["dropped"] for one in ordered),
+        "duplicate_reports": sum(one["duplicates"] for one in counted),
+        "dropped_reports": sum(one["dropped"] for one in counted),
         "reroutes": sum(one["reroutes"] for one in ordered),
         "longest_wait_s": max((one["longest_wait_s"] for one in ordered), default=0.0),
         "suspects": sorted({peer for one in ordered for peer in one["suspects"]}),

@@ -16,7 +16,7 @@ from common.faults import NO_FAULTS, Faults
 from node.context import RoundContext
 from node.downstream import Downstream, Errand
 from node.microbatches import Outcome
-from node.replica import EventSink, Refused, Replica
+from node.replica import Boundary, EventSink, Refused, Replica, no_boundary
 from node.wire import Losses, StepAnswer, StepInput
 from protocol.generated import hocket_pb2 as pb
 from tts.batch import TextBatch, UtteranceLike
@@ -76,6 +76,8 @@ class Feeder:
         lease: asks the coordinator for a range of samples.
         event: writes to the worker's event log.
         report: tells the coordinator of finished leases, before the next one is asked for.
+        totals: leases that are finished already; those finished here are added.
+        boundary: called after each finished lease, while nothing is in flight.
         faults: point `node.forward.before`.
     """
 
@@ -90,6 +92,8 @@ class Feeder:
         event: EventSink,
         report: Callable[[], Awaitable[None]],
         *,
+        totals: FeederTotals | None = None,
+        boundary: Boundary = no_boundary,
         faults: Faults = NO_FAULTS,
     ) -> None:
         self._context = context
@@ -103,7 +107,8 @@ class Feeder:
         self._unreported = False
         self._faults = faults
         self._view_changed = asyncio.Event()
-        self.totals = FeederTotals()
+        self._boundary = boundary
+        self.totals = totals or FeederTotals()
 
     def follow(self, context: RoundContext) -> None:
         """The coordinator's view has changed: a lease may be had now."""
@@ -199,6 +204,7 @@ class Feeder:
             of=len(batches),
         )
         self._unreported = True
+        await self._boundary()
 
     async def _read(self, lease: pb.LeaseReply) -> Sequence[UtteranceLike]:
         """The lease's utterances; tried again a few times when nobody has the shard at the moment."""

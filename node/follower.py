@@ -157,7 +157,7 @@ class Follower:
             except (HocketError, TimeoutError) as error:
                 logger.info("left without a word to the coordinator: %s", error)
         if self._station is not None:
-            await self._station.leave_round()
+            await self._station.close()
         await self._session.close()
         self._engine.close()
 
@@ -323,7 +323,7 @@ class Follower:
 
     async def _drop_station(self) -> None:
         if self._station is not None:
-            await self._station.leave_round()
+            await self._station.close()
             self._station = None
             self._report_wanted.set()
 

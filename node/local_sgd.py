@@ -241,6 +241,36 @@ class LocalStage:
         """A copy of the current weights, float32 by parameter name."""
         return {name: to_numpy(parameter).copy() for name, parameter in self._parameters.items()}
 
+    def live_tensors(self) -> dict[str, np.ndarray]:
+        """What an inner step changes, not copied where that can be helped.
+
+        Returns: `weights.NAME` as float32 like the parameter, and what `StageOptimizer.state` names, after `moments.`.
+        """
+        weights = {f"weights.{name}": to_numpy(parameter) for name, parameter in self._parameters.items()}
+        return weights | {f"moments.{name}": to_numpy(value) for name, value in self._optimizer.live_state().items()}
+
+    def restore(self, tensors: Mapping[str, np.ndarray], steps_taken: int, *, weights: bool) -> None:
+        """Take over what `live_tensors` gave.
+
+        Args:
+            steps_taken: until then.
+            weights: the weights too; they must descend from the base that is loaded. Otherwise the moments alone.
+
+        Raises:
+            HocketError: STATE_UNREADABLE when a moment does not fit; nothing is changed then.
+        """
+        self.discard()
+        prefix = "moments."
+        self._optimizer.load_state(
+            {name.removeprefix(prefix): to_torch(value) for name, value in tensors.items() if name.startswith(prefix)}
+        )
+        self.steps_taken = steps_taken
+        if weights:
+            with torch.no_grad():
+                for name, parameter in self._parameters.items():
+                    parameter.copy_(to_torch(tensors[f"weights.{name}"]))
+        self.weights_number += 1
+
     def moments(self) -> dict[str, Tensor]:
         """A copy of the optimizer's state."""
         return self._optimizer.state()

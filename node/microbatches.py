@@ -8,6 +8,7 @@ place and name the reason of what they decide.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -32,6 +33,20 @@ class Outcome(Enum):
 class Verdict:
     outcome: Outcome
     reason: str
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A microbatch whose gradient this replica has in its weights, or has thrown away (`counted` is False then).
+
+    Args:
+        digest: of its input. frames: of the microbatch.
+    """
+
+    identifier: int
+    digest: bytes
+    frames: int
+    counted: bool
 
 
 class _State(Enum):
@@ -79,6 +94,22 @@ class Ledger(Generic[Answer]):
     def counted(self) -> list[tuple[int, int]]:
         """(id, frames) of every microbatch whose gradient this replica has counted, in id order."""
         return sorted((identifier, known.frames) for identifier, known in self._known.items() if known.state is _State.COUNTED)
+
+    def settled(self) -> list[Settled]:
+        """Every microbatch that is decided about, in id order: what a later process must know to count none again."""
+        return [
+            Settled(identifier, known.digest, known.frames, known.state is _State.COUNTED)
+            for identifier, known in sorted(self._known.items())
+            if known.state is not _State.TAKEN
+        ]
+
+    def restore(self, settled: Iterable[Settled], *, duplicates: int, dropped: int) -> None:
+        """Begin, instead of empty, with what an earlier ledger of the same round said; its answers are not kept."""
+        if self._known:
+            raise RuntimeError(f"{len(self._known)} microbatches are known already")
+        for one in settled:
+            self._known[one.identifier] = _Known(one.digest, one.frames, _State.COUNTED if one.counted else _State.DISCARDED)
+        self._duplicates, self._dropped = duplicates, dropped
 
     def arrive(self, identifier: int, digest: bytes, frames: int) -> Verdict:
         """Decide about an arrival; a NEW one is noted as taken.

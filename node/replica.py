@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from common.errors import Code, HocketError
 from node.context import RoundContext
 from node.engine import Engine, Priority
 from node.local_sgd import Kept, LocalStage, joiner_ramp
-from node.microbatches import Close, Ledger, StepAccount
+from node.microbatches import Close, Ledger, Settled, StepAccount
 from node.wire import Losses, StepAnswer
 from protocol.generated import hocket_pb2 as pb
 from tts.batch import Side, TextBatch
@@ -29,6 +29,11 @@ ANSWER_STORE_BYTES = 32 << 20
 MAX_HELD = 64
 
 EventSink = Callable[..., None]
+Boundary = Callable[[], Awaitable[None]]
+
+
+async def no_boundary() -> None:
+    """Nothing is done between inner steps."""
 
 
 class Refused(HocketError):
@@ -76,9 +81,19 @@ class Replica:
         context: of the round.
         event: writes to the worker's event log.
         ramp: this member joined the run late and its moments began at zero.
+        boundary: called after each inner step, before the next pass is admitted; nothing is in flight.
     """
 
-    def __init__(self, local: LocalStage, engine: Engine, context: RoundContext, event: EventSink, *, ramp: bool = False) -> None:
+    def __init__(
+        self,
+        local: LocalStage,
+        engine: Engine,
+        context: RoundContext,
+        event: EventSink,
+        *,
+        ramp: bool = False,
+        boundary: Boundary = no_boundary,
+    ) -> None:
         self.local = local
         self.engine = engine
         self.context = context
@@ -87,6 +102,7 @@ class Replica:
         self.totals = RoundTotals()
         self._event = event
         self._ramp = ramp
+        self._boundary = boundary
         self._draining = False
         self._held: list[asyncio.Future[None]] = []
         self._stepping: asyncio.Task[None] | None = None
@@ -100,6 +116,15 @@ class Replica:
     @property
     def in_flight(self) -> int:
         return self.account.in_flight
+
+    def resume(self, totals: RoundTotals, settled: Iterable[Settled], *, duplicates: int, dropped: int) -> None:
+        """Go on in the round where an earlier process, or an earlier generation, of this member was.
+
+        Args:
+            totals: of the round so far. settled: microbatches that are not counted again. duplicates, dropped: so far.
+        """
+        self.ledger.restore(settled, duplicates=duplicates, dropped=dropped)
+        self.totals = totals
 
     # ---- passes -----------------------------------------------------------------------------------------------------
 
@@ -229,6 +254,7 @@ class Replica:
                 norm=norm,
                 why=why,
             )
+            await self._boundary()
         self.account.stepped()
         self._stepping = None
         self._wake()

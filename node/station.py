@@ -18,10 +18,11 @@ from common.faults import NO_FAULTS, Faults
 from node.context import RoundContext
 from node.downstream import Downstream
 from node.engine import Engine, Priority
-from node.feeder import Feeder, Reader
+from node.feeder import Feeder, FeederTotals, Reader
 from node.local_sgd import LocalStage
 from node.peers import AddressBook
-from node.replica import EventSink, Replica
+from node.progress import ProgressKeeper
+from node.replica import EventSink, Replica, RoundTotals, no_boundary
 from node.session import Session, file_digest
 from node.stage_service import Serving, StageService
 from node.wire import TRAIN_STEP_PROTOCOL, Losses
@@ -59,7 +60,7 @@ class Station:
         local: the stage's weights and optimizer, made by `build_local`.
         first: the context in which the stage was assigned.
         carrier, key, session, engine, service, book: the worker's own.
-        state_dir: holds the update while it is sent.
+        state_dir: holds the update while it is sent, and the inner progress in `progress/`.
         event: writes to the worker's event log. poke: makes the worker report soon.
         wake: makes the worker look at `failures`.
         report_now: sends a report and returns when it has been taken, or has failed.
@@ -96,6 +97,10 @@ class Station:
         self._report_now = report_now
         self._faults = faults
         self._update_path = state_dir / "update.safetensors"
+        self.progress = ProgressKeeper(state_dir / "progress", local, engine, event, faults=faults)
+        self._fresh = True
+        self._leases = FeederTotals()
+        self._resumed: list[int] = []
         self.stage = first.stage
         self.stages = first.stages
         self.generation = first.generation
@@ -136,11 +141,38 @@ class Station:
         if not context.is_last:
             downstream = Downstream(self._carrier, self._key, context, self._book, self._event)
             await self._find_addresses(context)
-        replica = Replica(self.local, self._engine, context, self._event, ramp=self._late)
+        # In stage 0 a step belongs to a lease, so that a snapshot is taken when both are finished.
+        boundary = no_boundary if context.is_first else self._boundary
+        replica = Replica(self.local, self._engine, context, self._event, ramp=self._late, boundary=boundary)
+        self._leases, self._resumed = FeederTotals(), []
+        await self._resume(replica)
         self.serving = Serving(context, replica, downstream)
         if not context.is_first:
             self._service.serve(self.serving)
         self._event("ready", round=context.round, stage=context.stage, base=context.base_cid, weights_sha256=sha256.hex())
+
+    async def _resume(self, replica: Replica) -> None:
+        """Once, when the stage is new to this process: go on where an earlier process of this member was."""
+        if not self._fresh:
+            return
+        self._fresh = False
+        saved = await self.progress.take_up(replica.context, self.weights_sha256.hex())
+        if saved is None:
+            return
+        totals = RoundTotals(saved.frames, saved.inner_steps, saved.losses)
+        replica.resume(totals, saved.settled(), duplicates=saved.duplicates, dropped=saved.dropped)
+        self._leases.leases.extend(pb.LeaseDone(**one.model_dump()) for one in saved.leases)
+        self._resumed = sorted({*saved.resumed, saved.generation} - {self.generation})
+        self._event(
+            "resumed", round=saved.round, stage=saved.stage, inner_steps=saved.inner_steps, frames=saved.frames,
+            microbatches=sum(one.counted for one in saved.microbatches),
+        )  # fmt: skip
+
+    async def _boundary(self) -> None:
+        if self.serving is not None:
+            await self.progress.at_boundary(
+                self.serving.replica, self.weights_sha256.hex(), self._resumed, self._leases.leases
+            )
 
     async def _find_addresses(self, context: RoundContext) -> None:
         """Look the next stage's replicas up until all are known, for a bounded time; the others are looked up on failure."""
@@ -200,6 +232,8 @@ class Station:
             lease,
             self._event,
             self._report_now,
+            totals=self._leases,
+            boundary=self._boundary,
             faults=self._faults,
         )
 
@@ -315,6 +349,11 @@ class Station:
         self._feeder = None
         self.serving = None
 
+    async def close(self) -> None:
+        """Leave the round for good; what was to be saved is on disk then."""
+        await self.leave_round()
+        await self.progress.close()
+
     # ---- reports ----------------------------------------------------------------------------------------------------
 
     def report(self) -> pb.MemberReport:
@@ -345,8 +384,8 @@ class Station:
             report.losses.extend(replica.totals.losses.codebooks())
         if serving.context.is_first:
             report.auxiliary.extend(replica.totals.losses.auxiliaries())
-        if self._feeder is not None:
-            report.leases_done.extend(self._feeder.totals.leases)
+        report.resumed_generations.extend(self._resumed)
+        report.leases_done.extend(self._leases.leases)
         if self._heldout is not None:
             report.heldout.extend(self._heldout.codebooks())
         if serving.downstream is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.errors import Code, HocketError
@@ -252,3 +254,16 @@ def test_a_crash_at_any_point_leaves_the_old_file_or_the_new_one(tmp_path: Path,
         writer.save(tmp_path / "b", 5, filled_with(b"3"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
     assert (tmp_path / "b").read_bytes() == b"33333"
+
+
+@pytest.mark.parametrize("size_bytes", [32, 33, 1000, (20 << 20) + 5])
+def test_a_sealed_file_ends_with_the_digest_of_what_is_before(tmp_path: Path, size_bytes: int) -> None:
+    body = np.random.default_rng(size_bytes).integers(0, 256, size_bytes - 32, np.uint8).tobytes()
+    with BackgroundWriter(64 << 20) as writer:
+        writer.save_parts(tmp_path / "sealed", [body, bytes(32)], sealed=True)
+        writer.drain()
+        assert writer.idle
+        # The buffer is used again; a plain save is written as it is.
+        writer.save_parts(tmp_path / "plain", [body, bytes(32)])
+    assert (tmp_path / "sealed").read_bytes() == body + hashlib.sha256(body).digest()
+    assert (tmp_path / "plain").read_bytes() == body + bytes(32)

@@ -100,3 +100,54 @@ def test_each_microbatch_counts_once_a_stage() -> None:
 def test_text_from_a_peer_is_one_printable_line(text: str, limit: int) -> None:
     found = one_line(text, limit)
     assert len(found) <= limit and found.isprintable()
+
+
+def later(member: str, generation: int, frames: int, *resumed: int, stage: int = 1) -> dict[str, object]:
+    """A report of the last stage by a generation that went on from the saved work of earlier ones."""
+    message = pb.MemberReport(stage=stage, generation=generation, frames_done=frames, pid=generation, duplicates=1)
+    message.losses.add(ce_sum=2.0 * frames, count=frames)
+    message.resumed_generations.extend(resumed)
+    return report_record(member, message)
+
+
+def test_work_that_a_restarted_worker_took_up_is_counted_once() -> None:
+    reports = [later("a", 1, 40), later("a", 2, 70, 1), later("b", 1, 25)]
+    counts = count_round(reports, [], 2, 1000)
+    assert counts["frames"] == 95 and counts["loss"] == 2.0 and counts["duplicate_reports"] == 2
+    # Twice restarted, once at a step that had been saved before the first restart.
+    assert count_round([*reports, later("a", 3, 60, 1, 2)], [], 2, 1000)["frames"] == 85
+    # Other members, stages and generations of the same numbers are not meant.
+    assert count_round([later("a", 1, 40), later("b", 2, 70, 1)], [], 2, 1000)["frames"] == 110
+    assert count_round([later("a", 1, 40), later("a", 2, 9, 1, stage=0)], [], 2, 1000)["frames"] == 40
+    # A worker that began anew says of nothing that it is included: both have trained.
+    assert count_round([later("a", 1, 40), later("a", 2, 70)], [], 2, 1000)["frames"] == 110
+    # A generation does not supersede itself or what comes after it.
+    assert count_round([later("a", 1, 40), later("a", 2, 70, 2, 3)], [], 2, 1000)["frames"] == 110
+
+
+def test_what_an_acknowledged_update_holds_is_not_counted_in_a_later_report_too() -> None:
+    acknowledged = update("a", 1, (1, 30), (2, 20))
+    counts = count_round([later("a", 1, 40), later("a", 2, 70, 1)], [acknowledged], 2, 1000)
+    assert counts["frames"] == 50 and counts["loss"] == 2.0 and counts["duplicate_reports"] == 1
+    # The update of the later generation takes the earlier one's place.
+    of_later = Update("a", 1, 2, "00", 1, 80, 1, [(1, 80)], 0, 0, "p")
+    assert count_round([later("a", 1, 40), later("a", 2, 70, 1)], [of_later], 2, 1000)["frames"] == 80
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=8),
+    st.permutations(range(8)),
+)
+def test_a_chain_of_restarts_counts_each_frame_once(lives: list[tuple[int, bool]], order: list[int]) -> None:
+    """Each life of a worker begins anew or goes on from the whole of the one before."""
+    reports, frames, resumed, total = [], 0, [], 0
+    for generation, (trained, goes_on) in enumerate(lives, start=1):
+        if goes_on and generation > 1:
+            resumed = [*resumed, generation - 1]
+            frames += trained
+        else:
+            resumed, frames = [], trained
+        total += trained
+        reports.append(later("a", generation, frames, *resumed))
+    shuffled = [reports[index] for index in order if index < len(reports)]
+    assert count_round(shuffled, [], 2, 10**9)["frames"] == total
