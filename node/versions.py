@@ -19,7 +19,7 @@ from common.files import atomic_write, disk_error
 from protocol.content import links
 from protocol.manifest import DatasetManifest, StageFile, VersionManifest, read_manifest, refuse_older
 from protocol.tensor_files import TensorInfo
-from swarm.block_service import fetch
+from swarm.block_swarm import fetch
 from swarm.blocks import BlockStore
 from swarm.carrier import Carrier, PeerAddress
 from swarm.stored_stages import read_stage_file

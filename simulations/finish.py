@@ -96,7 +96,7 @@ async def fetch_version(order: Order, store: BlockStore, state: Path, *, heldout
     Raises:
         HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED, MANIFEST_INVALID, or what the carrier raises.
     """
-    from swarm.block_service import fetch
+    from swarm.block_swarm import fetch
     from swarm.daemon import LibP2POptions
     from swarm.libp2p import LibP2PCarrier
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from common.errors import Code, HocketError
 from protocol import content
+from swarm.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -23,15 +24,22 @@ class FetchPlan:
 
     A block is fresh (not looked for on disk yet), wanted (free to be asked for), taken, or there.
 
+    A provider is a holder of the file, an origin, which is asked only for what nobody else has, or a fellow, which fetches the
+    file too (see `swarm.turns`). A fellow that had a part of it when it was met is asked for any block, as a holder is.
+
     Args:
         root: CID of the file.
-        providers: peer ids, the preferred first.
+        providers: peer ids of holders, the preferred first. origins: likewise.
         max_bytes: of the file.
+        turns: the fellows; by default there are none.
     """
 
-    def __init__(self, root: str, providers: Sequence[str], *, max_bytes: int) -> None:
+    def __init__(
+        self, root: str, providers: Sequence[str], *, max_bytes: int, origins: Sequence[str] = (), turns: Turns | None = None
+    ) -> None:
         content.parse_cid(root)
-        self._root = root
+        self.root = root
+        self.turns = turns if turns is not None else Turns()
         self._max_bytes = max_bytes
         self._expected: dict[str, _Expected] = {root: _Expected(None, 0)}
         self._fresh: list[str] = [root]
@@ -39,7 +47,8 @@ class FetchPlan:
         self._there: set[str] = set()
         self._there_bytes = 0
         self._providers = list(dict.fromkeys(providers))
-        self._lacks: dict[str, set[str]] = {provider: set() for provider in self._providers}
+        self._origins = [origin for origin in dict.fromkeys(origins) if origin not in self._providers]
+        self._lacking: dict[str, set[str]] = {}  # by block: who said that it has not got it
         self._failures: Counter[str] = Counter()
         self._reasons: dict[str, str] = {}
         self._liars: list[str] = []
@@ -55,8 +64,23 @@ class FetchPlan:
 
     @property
     def providers(self) -> list[str]:
-        """Those still asked, the preferred first."""
-        return list(self._providers)
+        """Those still asked, the preferred first: holders, fellows that had a part of the file, origins."""
+        return [*self._providers, *(peer for peer in self.turns.running if peer not in self._providers), *self._origins]
+
+    @property
+    def origins(self) -> list[str]:
+        return list(self._origins)
+
+    def awaits(self, cid: str) -> bool:
+        """Whether this is a block of the file that is not there yet."""
+        return cid in self._expected and cid not in self._there
+
+    def met(self, peer: str, *, has_root: bool, fetching: bool) -> None:
+        """What a peer says when it is asked for the file: it has it, or is fetching it too, or neither."""
+        if fetching:
+            self.turns.joined(peer, running=has_root)
+        elif has_root and peer not in self._providers and peer not in self._origins:
+            self._providers.append(peer)
 
     def take_fresh(self, max_blocks: int) -> list[str]:
         """Blocks to be looked for on disk. Each must be given back by `arrived` or `put_back`."""
@@ -69,14 +93,33 @@ class FetchPlan:
         Args:
             max_bytes: of all blocks together, as far as their sizes are known; one block is given in any case.
         """
+        return self._take(self.turns.in_order(cid for cid in self._wanted if self._may(provider, cid)), max_blocks, max_bytes)
+
+    def take_awaited(self, fellow: str, *, max_blocks: int, max_bytes: int) -> list[str]:
+        """Blocks that `fellow` is to bring first, in its order; like `take`."""
+        whose = [cid for cid in self._wanted if self.turns.holder(cid, self._lacking.get(cid, ())) == fellow]
+        return self._take(self.turns.in_order(whose, fellow), max_blocks, max_bytes)
+
+    def _may(self, provider: str, cid: str) -> bool:
+        """Whether a block is to be asked for at a provider now."""
+        lacking = self._lacking.get(cid, ())
+        if provider in lacking or self.turns.holder(cid, lacking) is not None:
+            return False
+        if provider in self._providers or provider in self.turns.running:
+            return True
+        others = [*self._providers, *self.turns.running]
+        if provider not in self._origins:  # a fellow that has only begun: better than nobody
+            others += self._origins
+        return all(other in lacking for other in others)
+
+    def _take(self, cids: list[str], max_blocks: int, max_bytes: int) -> list[str]:
         taken: list[str] = []
         room = max_bytes
-        for cid in self._wanted:
+        for cid in cids:
             if len(taken) == max_blocks or room <= 0:
                 break
-            if cid not in self._lacks[provider]:
-                room -= min(self._expected[cid].size or content.MAX_BLOCK_BYTES, content.MAX_BLOCK_BYTES)
-                taken.append(cid)
+            room -= min(self._expected[cid].size or content.MAX_BLOCK_BYTES, content.MAX_BLOCK_BYTES)
+            taken.append(cid)
         for cid in taken:
             del self._wanted[cid]
         return taken
@@ -86,21 +129,26 @@ class FetchPlan:
         self._wanted.update(dict.fromkeys(cids))
 
     def lacks(self, provider: str, cid: str) -> None:
-        """`provider` says that it has not got this block: it is not asked for it again."""
+        """`provider` says that it has not got this block, nor is fetching it: it is not asked for it again."""
         self._wanted[cid] = None
-        if provider in self._lacks:
-            self._lacks[provider].add(cid)
+        self._lacking.setdefault(cid, set()).add(provider)
 
     def failed(self, provider: str, reason: str, *, lied: bool, max_failures: int) -> bool:
-        """Count a failed request; True if `provider` is dropped for it now: at its `max_failures`th failure, or its first lie."""
+        """Count a failed request; True if `provider` is dropped for it now.
+
+        A holder or origin is dropped at its `max_failures`th failure, or at its first lie; a fellow at its first failure.
+        """
         self._failures[provider] += 1
         self._reasons[provider] = reason
-        if provider not in self._providers or not (lied or self._failures[provider] >= max_failures):
+        was_fellow = self.turns.left(provider)
+        ranks = [ranks for ranks in (self._providers, self._origins) if provider in ranks]
+        if ranks and not (lied or self._failures[provider] >= max_failures):
             return False
-        self._providers.remove(provider)
-        if lied:
+        for one in ranks:
+            one.remove(provider)
+        if lied and (ranks or was_fellow):
             self._liars.append(provider)
-        return True
+        return bool(ranks) or was_fellow
 
     def arrived(self, cid: str, data: bytes) -> None:
         """A block that matches its CID is there.
@@ -115,13 +163,13 @@ class FetchPlan:
         if expected.size is not None and size != expected.size:
             raise HocketError(Code.BLOCK_DAMAGED, f"{cid} holds {size} bytes of its file where its parent says {expected.size}")
         if size > self._max_bytes:
-            raise HocketError(Code.MESSAGE_TOO_LARGE, f"file {self._root} of {size} bytes, at most {self._max_bytes}")
+            raise HocketError(Code.MESSAGE_TOO_LARGE, f"file {self.root} of {size} bytes, at most {self._max_bytes}")
         self._there.add(cid)
         self._there_bytes += len(data)
         if self._there_bytes > self._max_bytes + self._max_bytes // 64 + content.MAX_BLOCK_BYTES:
-            raise HocketError(Code.MESSAGE_TOO_LARGE, f"the blocks of file {self._root} say little in many bytes")
+            raise HocketError(Code.MESSAGE_TOO_LARGE, f"the blocks of file {self.root} say little in many bytes")
         if links and expected.depth == content.MAX_DEPTH:
-            raise HocketError(Code.BLOCK_DAMAGED, f"the tree of {self._root} is deeper than {content.MAX_DEPTH} levels")
+            raise HocketError(Code.BLOCK_DAMAGED, f"the tree of {self.root} is deeper than {content.MAX_DEPTH} levels")
         for link in links:
             known = self._expected.get(link.cid)
             if known is None:
@@ -132,7 +180,7 @@ class FetchPlan:
 
     def fault(self) -> HocketError:
         """Why the fetch cannot go on, once no provider can be asked for anything."""
-        missing = next(iter(self._wanted), self._root)
+        missing = next(iter(self._wanted), self.root)
         reasons = "; ".join(f"{provider}: {reason}" for provider, reason in self._reasons.items())
         code = Code.BLOCK_DAMAGED if self._liars else Code.BLOCK_NOT_FOUND
-        return HocketError(code, f"{missing}, of file {self._root}" + (f" ({reasons})" if reasons else ""))
+        return HocketError(code, f"{missing}, of file {self.root}" + (f" ({reasons})" if reasons else ""))

@@ -1,43 +1,59 @@
 """Blocks from peer to peer: anyone may ask for any block; whoever fetches checks each one.
 
-A request names up to 64 CIDs. The answer says for each, in order, whether the block is there and how long it is; the
-blocks found follow as the body. It stops early, after whole blocks, before it grows beyond 16 MiB: ask again for the rest.
+A request names up to 64 CIDs. The answer says for each, in order, whether the block is there, how long it is and whether it is
+just being fetched; the blocks found follow as the body. It stops early, after whole blocks, before it grows beyond 16 MiB: ask
+again for the rest. A request may ask for the heads alone, or to be answered only once one of the blocks on their way is there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
 from common.errors import Code, HocketError
 from protocol import content
 from protocol.generated import hocket_pb2 as pb
-from swarm.block_plan import FetchPlan
 from swarm.blocks import BlockStore
 from swarm.carrier import MEBIBYTE, Carrier, Message, Part, PeerAddress
-from swarm.fetch_loop import Requests, carry_out
-
-logger = logging.getLogger(__name__)
+from swarm.incoming import Incoming
 
 BLOCKS_PROTOCOL = "hocket/blocks/1"
 MAX_CIDS = 64
 MAX_REPLY_BYTES = 16 * MEBIBYTE
 MAX_REQUEST_BYTES = 16 << 10
-BATCH_BYTES = 4 * MEBIBYTE
-MAX_REQUESTS = 8
-MAX_REQUESTS_OF_A_PROVIDER = 2
-MAX_FAILURES = 2
-SILENCE_S = 10.0
+MAX_WAIT_S = 10.0
+SILENCE_S = 5.0
 DEADLINE_S = 120.0
 
-Blocks = dict[str, bytes | None]  # by CID; None: the peer has not got it
+
+@dataclass(frozen=True)
+class BlockAnswer:
+    """What a peer says of blocks; it may say nothing of the last ones.
+
+    Args:
+        blocks: by CID: the bytes, checked; empty where only heads were asked for; None: the peer has not got it.
+        fetching: those that it is just fetching, or that are the roots of files that it is fetching.
+    """
+
+    blocks: dict[str, bytes | None]
+    fetching: frozenset[str]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(data) for data in self.blocks.values() if data)
 
 
-async def serve_blocks(carrier: Carrier, store: BlockStore) -> None:
-    """Serve the blocks of `store`, also those that come later, to whoever asks. Content is public."""
+async def serve_blocks(carrier: Carrier, store: BlockStore, incoming: Incoming | None = None) -> None:
+    """Serve the blocks of `store`, also those that come later, to whoever asks. Content is public.
+
+    Args:
+        incoming: the fetches of this process, of which others are told; None: there are none.
+    """
+    arriving = incoming if incoming is not None else Incoming()
 
     async def handle(peer_id: str, message: Message) -> Message:
         try:
@@ -46,12 +62,24 @@ async def serve_blocks(carrier: Carrier, store: BlockStore) -> None:
             raise HocketError(Code.CID_INVALID, "the request cannot be read") from error
         if len(request.cids) > MAX_CIDS or message.body:
             raise HocketError(Code.MESSAGE_TOO_LARGE, f"{len(request.cids)} blocks asked for, at most {MAX_CIDS}, and no body")
-        return await asyncio.to_thread(_look_up, store, list(request.cids))
+        cids = list(request.cids)
+        arriving.asked_by(peer_id, cids)
+        if request.wait_ms and not request.heads_only:
+            await arriving.wait(cids, store.has, min(MAX_WAIT_S, request.wait_ms / 1000))
+        fetching = {cid for cid in cids if arriving.fetching(cid)}
+        if request.heads_only:
+            return await asyncio.to_thread(_look_for_heads, store, cids, fetching)
+        return await asyncio.to_thread(_look_up, store, cids, fetching)
 
     await carrier.serve(BLOCKS_PROTOCOL, handle, max_request_bytes=MAX_REQUEST_BYTES)
 
 
-def _look_up(store: BlockStore, cids: list[str]) -> Message:
+def _look_for_heads(store: BlockStore, cids: list[str], fetching: set[str]) -> Message:
+    heads = [pb.BlockHead(cid=cid, found=store.has(cid), fetching=cid in fetching) for cid in cids]
+    return Message(pb.BlockReply(blocks=heads).SerializeToString())
+
+
+def _look_up(store: BlockStore, cids: list[str], fetching: set[str]) -> Message:
     reply, body = pb.BlockReply(), list[Part]()
     room = MAX_REPLY_BYTES
     for cid in cids:
@@ -62,31 +90,46 @@ def _look_up(store: BlockStore, cids: list[str]) -> Message:
                 raise
             data = None
         if data is None:
-            reply.blocks.add(cid=cid, found=False)
+            reply.blocks.add(cid=cid, found=False, fetching=cid in fetching)
             continue
         room -= len(data)
         if room < 0:
             break
-        reply.blocks.add(cid=cid, found=True, size_bytes=len(data))
+        reply.blocks.add(cid=cid, found=True, size_bytes=len(data), fetching=cid in fetching)
         body.append(data)
     return Message(reply.SerializeToString(), body)
 
 
-async def ask_for_blocks(carrier: Carrier, provider: PeerAddress, cids: Sequence[str]) -> Blocks:
-    """Ask one peer for up to 64 blocks: their bytes, checked, or None where it has none. Fewer than asked may be named.
+async def ask_for_blocks(
+    carrier: Carrier, provider: PeerAddress, cids: Sequence[str], *, wait_s: float = 0.0, silence_s: float = SILENCE_S
+) -> BlockAnswer:
+    """Ask one peer for up to 64 blocks.
+
+    Args:
+        wait_s: how long the peer may wait for one of them that it is fetching itself, when it has none.
+        silence_s: as for `Carrier.call`.
 
     Raises:
         HocketError: BLOCK_DAMAGED if the peer sent anything else than it was asked for, and what a call raises.
     """
-    request = Message(pb.BlockRequest(cids=cids).SerializeToString())
+    request = Message(pb.BlockRequest(cids=cids, wait_ms=round(wait_s * 1000)).SerializeToString())
     limit = MAX_REPLY_BYTES + MEBIBYTE
     answer = await carrier.call(
-        provider, BLOCKS_PROTOCOL, request, silence_s=SILENCE_S, deadline_s=DEADLINE_S, max_answer_bytes=limit
+        provider, BLOCKS_PROTOCOL, request, silence_s=silence_s, deadline_s=DEADLINE_S, max_answer_bytes=limit
     )
-    return await asyncio.to_thread(_read_reply, provider.peer_id, list(cids), answer)
+    return await asyncio.to_thread(_read_reply, provider.peer_id, list(cids), answer, heads_only=False)
 
 
-def _read_reply(peer_id: str, cids: list[str], answer: Message) -> Blocks:
+async def ask_for_heads(carrier: Carrier, provider: PeerAddress, cids: Sequence[str], *, within_s: float) -> BlockAnswer:
+    """Ask one peer which of up to 64 blocks it has or is fetching; errors as of `ask_for_blocks`."""
+    request = Message(pb.BlockRequest(cids=cids, heads_only=True).SerializeToString())
+    answer = await carrier.call(
+        provider, BLOCKS_PROTOCOL, request, silence_s=within_s, deadline_s=within_s, max_answer_bytes=MAX_REQUEST_BYTES
+    )
+    return _read_reply(provider.peer_id, list(cids), answer, heads_only=True)
+
+
+def _read_reply(peer_id: str, cids: list[str], answer: Message, *, heads_only: bool) -> BlockAnswer:
     try:
         heads = list(pb.BlockReply.FromString(answer.head).blocks)
     except DecodeError as error:
@@ -103,76 +146,16 @@ def _read_reply(peer_id: str, cids: list[str], answer: Message) -> Blocks:
             continue
         data = bytes(body[position : position + head.size_bytes])
         position += head.size_bytes
-        content.verify_block(head.cid, data)
+        if not heads_only:
+            _verify(peer_id, head.cid, data)
         blocks[head.cid] = data
-    return blocks
+    return BlockAnswer(blocks, frozenset(head.cid for head in heads if head.fetching))
 
 
-async def fetch(carrier: Carrier, store: BlockStore, root_cid: str, providers: Sequence[PeerAddress], *, max_bytes: int) -> None:
-    """Bring all blocks of a file into `store`, from several peers at once, going on from what is there already.
-
-    A peer that sends something else than it was asked for is left out at once, one that fails after its second failure.
-
-    Args:
-        root_cid: of the file.
-        providers: peers that may have it, the preferred first.
-        max_bytes: of the file: what its root declares is checked before anything more is fetched.
-
-    Raises:
-        HocketError: BLOCK_NOT_FOUND if no peer left has a block; BLOCK_DAMAGED if the blocks form no proper file, or
-            if a block is missing after a peer lied; MESSAGE_TOO_LARGE; CID_INVALID; DISK_FULL, STATE_UNREADABLE.
-    """
-    plan = FetchPlan(root_cid, [provider.peer_id for provider in providers], max_bytes=max_bytes)
-    addresses = {provider.peer_id: provider for provider in providers}
-
-    def ask(asked: Sequence[str]) -> Requests[Blocks]:
-        for peer_id, share in _next_requests(plan, asked):
-            if len(asked) == MAX_REQUESTS:
-                return
-            if batch := plan.take(peer_id, max_blocks=share, max_bytes=BATCH_BYTES):
-                yield peer_id, batch, _fetch_batch(carrier, store, addresses[peer_id], batch)
-
-    def settle(peer_id: str, batch: list[str], task: asyncio.Task[Blocks]) -> None:
-        _record_outcome(plan, peer_id, batch, task)
-
-    await carry_out(plan, store, ask, settle)
-
-
-def _next_requests(plan: FetchPlan, running: Sequence[str]) -> list[tuple[str, int]]:
-    """Who is asked next, and for how many blocks at most: idle providers first, so that all of them share the work.
-
-    Args:
-        running: the provider of each request under way.
-    """
-    providers = plan.providers
-    turns = [(peer_id, turn) for turn in range(MAX_REQUESTS_OF_A_PROVIDER) for peer_id in providers]
-    free = [peer_id for peer_id, turn in turns if running.count(peer_id) <= turn]
-    share = min(MAX_CIDS, -(-plan.wanted // max(1, min(len(free), MAX_REQUESTS))))
-    return [(peer_id, share) for peer_id in free]
-
-
-async def _fetch_batch(carrier: Carrier, store: BlockStore, provider: PeerAddress, cids: list[str]) -> Blocks:
-    blocks = await ask_for_blocks(carrier, provider, cids)
-    for cid, data in blocks.items():
-        if data is not None:
-            await asyncio.to_thread(store.put, cid, data)
-    return blocks
-
-
-def _record_outcome(plan: FetchPlan, peer_id: str, batch: list[str], task: asyncio.Task[Blocks]) -> None:
-    fault = task.exception()
-    if fault is None:
-        blocks = task.result()
-        plan.put_back([cid for cid in batch if cid not in blocks])
-        for cid, data in blocks.items():
-            if data is None:
-                plan.lacks(peer_id, cid)
-            else:
-                plan.arrived(cid, data)
-        return
-    if not isinstance(fault, HocketError) or fault.code in (Code.DISK_FULL, Code.STATE_UNREADABLE, Code.CARRIER_FAILED):
-        raise fault
-    plan.put_back(batch)
-    lied = fault.code in (Code.BLOCK_DAMAGED, Code.MESSAGE_TOO_LARGE)
-    if plan.failed(peer_id, str(fault), lied=lied, max_failures=MAX_FAILURES):
-        logger.warning("peer %s is asked for no more blocks: %s", peer_id, fault)
+def _verify(peer_id: str, cid: str, data: bytes) -> None:
+    """BLOCK_DAMAGED, with what came instead, so that the log holds the evidence."""
+    try:
+        content.verify_block(cid, data)
+    except HocketError as error:
+        came = hashlib.sha256(data).hexdigest()
+        raise HocketError(Code.BLOCK_DAMAGED, f"{peer_id} sent {len(data)} bytes of SHA-256 {came} as block {cid}") from error

@@ -11,16 +11,23 @@ from swarm.block_plan import FetchPlan
 from swarm.blocks import BlockStore
 
 Answer = TypeVar("Answer")
+Whom = TypeVar("Whom")
 FRESH_AT_A_TIME = 64
 
-Requests = Iterator[tuple[str, list[str], Coroutine[Any, Any, Answer]]]
+Requests = Iterator[tuple[Whom, list[str], Coroutine[Any, Any, Answer]]]
+
+
+def no_pause() -> float | None:
+    """Nothing but the end of a request gives more to do."""
+    return None
 
 
 async def carry_out(
     plan: FetchPlan,
     store: BlockStore,
-    ask: Callable[[Sequence[str]], Requests[Answer]],
-    settle: Callable[[str, list[str], asyncio.Task[Answer]], None],
+    ask: Callable[[Sequence[Whom]], Requests[Whom, Answer]],
+    settle: Callable[[Whom, list[str], asyncio.Task[Answer]], None],
+    pause: Callable[[], float | None] = no_pause,
 ) -> None:
     """Bring all blocks of a plan's file.
 
@@ -28,11 +35,12 @@ async def carry_out(
         ask: what to ask for next, as (provider, CIDs, request); gets the provider of each request under way, and sees those that
             it has just begun.
         settle: tells the plan how a request of a provider for CIDs ended, or raises what ends the fetch.
+        pause: in how many seconds `ask` may have more to ask for without any request having ended; None: never.
 
     Raises:
         HocketError: what `settle` and the plan raise; DISK_FULL, STATE_UNREADABLE.
     """
-    running: dict[asyncio.Task[Answer], tuple[str, list[str]]] = {}
+    running: dict[asyncio.Task[Answer], tuple[Whom, list[str]]] = {}
     try:
         await take_from_store(plan, store)
         while not plan.finished:
@@ -40,9 +48,13 @@ async def carry_out(
             for provider, cids, request in ask(asked):
                 running[asyncio.create_task(request)] = (provider, cids)
                 asked.append(provider)
+            pause_s = pause()
             if not running:
-                raise plan.fault()
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                if pause_s is None:
+                    raise plan.fault()
+                await asyncio.sleep(pause_s)
+                continue
+            done, _ = await asyncio.wait(running, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 settle(*running.pop(task), task)
             await take_from_store(plan, store)

@@ -192,7 +192,7 @@ async def _by_blocks(plan: FetchPlan, store: BlockStore, sources: dict[str, Bloc
         await asyncio.to_thread(store.put, cid, block)
         return block
 
-    def ask(asked: Sequence[str]) -> Requests[bytes]:
+    def ask(asked: Sequence[str]) -> Requests[str, bytes]:
         for address in sorted(plan.providers, key=asked.count):
             free = max(0, MAX_REQUESTS - asked.count(address))
             for cid in plan.take(address, max_blocks=free, max_bytes=BATCH_BYTES):

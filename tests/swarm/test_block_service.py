@@ -12,7 +12,8 @@ import pytest
 from common.errors import Code, HocketError
 from protocol import content
 from protocol.generated import hocket_pb2 as pb
-from swarm.block_service import BLOCKS_PROTOCOL, MAX_CIDS, MAX_REPLY_BYTES, ask_for_blocks, fetch, serve_blocks
+from swarm.block_service import BLOCKS_PROTOCOL, MAX_CIDS, MAX_REPLY_BYTES, ask_for_blocks, serve_blocks
+from swarm.block_swarm import fetch
 from swarm.blocks import BlockStore
 from swarm.carrier import Handler, Message, PeerAddress, PeerRefused
 from swarm.memory import MemoryCarrier, MemoryNetwork
@@ -308,7 +309,7 @@ def test_a_reply_stops_before_it_grows_too_large(swarm: Swarm) -> None:
         _, store = await swarm.provider("p", b"".join(chunks))
         cids = [content.cid_of(chunk) for chunk in chunks]
         assert all(map(store.has, cids))
-        found = await ask_for_blocks(swarm.fetcher, PeerAddress("p"), cids)
+        found = (await ask_for_blocks(swarm.fetcher, PeerAddress("p"), cids)).blocks
         assert list(found) == cids[: MAX_REPLY_BYTES // content.CHUNK_BYTES]
         assert all(found[cid] == chunk for cid, chunk in zip(cids, chunks, strict=False) if cid in found)
 

@@ -22,7 +22,7 @@ import pytest
 
 from common.errors import EXIT_USAGE, Code, HocketError
 from protocol.identity import MemberKey
-from swarm.block_service import fetch
+from swarm.block_swarm import fetch
 from swarm.blocks import BlockStore
 from swarm.carrier import Message, PeerAddress
 from swarm.daemon import LONGEST_SOCKET_NAME, LibP2POptions, same_ports

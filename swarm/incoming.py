@@ -1,0 +1,55 @@
+"""The fetches of this process that are under way: what others may be told of them, and the waiting for their blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from swarm.block_plan import FetchPlan
+
+
+class Incoming:
+    """Running fetches. All methods belong to one event loop."""
+
+    def __init__(self) -> None:
+        self._plans: list[FetchPlan] = []
+        self._news = asyncio.Event()
+
+    @contextmanager
+    def running(self, plan: FetchPlan) -> Iterator[None]:
+        """Have a fetch known to others while it runs."""
+        self._plans.append(plan)
+        try:
+            yield
+        finally:
+            self._plans.remove(plan)
+            self.tell()
+
+    def tell(self) -> None:
+        """A block has come, or a fetch has ended."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def fetching(self, cid: str) -> bool:
+        """Whether a block is on its way to us, or is the root of a file that we are fetching."""
+        return any(plan.root == cid or plan.awaits(cid) for plan in self._plans)
+
+    def awaiting(self, cids: Sequence[str]) -> bool:
+        """Whether one of these blocks is on its way to us."""
+        return any(plan.awaits(cid) for cid in cids for plan in self._plans)
+
+    def asked_by(self, peer: str, cids: Sequence[str]) -> None:
+        """A peer asks for these blocks: it is fetching the files whose root is among them."""
+        for plan in self._plans:
+            if plan.root in cids:
+                plan.met(peer, has_root=False, fetching=True)
+
+    async def wait(self, cids: Sequence[str], has: Callable[[str], bool], timeout_s: float) -> None:
+        """Wait until one of these blocks is there, as `has` says, or none is on its way any more, at most `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.awaiting(cids) and not any(map(has, cids)):
+                    await self._news.wait()
+        except TimeoutError:
+            pass  # the answer says that they are still on their way
