@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from cli.options import byte_count
 from common.stop import stop_signals
 
 if TYPE_CHECKING:
@@ -148,3 +149,19 @@ def checkpoint(
     settings = CheckpointBench(model=preset, saves=saves, steps=steps, repeats=repeats, threads=threads)
     result = measure(settings, folder=folder, say=typer.echo)
     _show(result, ("row", "longest_pause_ms", "median_pause_ms", "worst_pause_ms", "median_step_ms", "size_mib"), json_path)
+
+
+@bench_app.command()
+def swarm(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    peers: Annotated[int, typer.Option(min=1, max=16, help="Peers that fetch.")] = 8,
+    data: Annotated[str, typer.Option(help="Size of the data, such as 64MiB.")] = "64MiB",
+    repeats: Annotated[int, typer.Option(min=1, help="How often each row is measured; medians are reported.")] = 3,
+    rows: Annotated[str, typer.Option(help="Which rows, separated by commas.")] = "file,shards,late,strangers",
+) -> None:
+    """How much an origin sends when many libp2p peers fetch its data at once, against the size of the data."""
+    from benchmarks.swarm import SwarmBench, measure
+
+    settings = SwarmBench(peers=peers, data_bytes=byte_count(data), repeats=repeats)
+    result = measure(settings, rows=[name.strip() for name in rows.split(",") if name.strip()], say=typer.echo)
+    _show(result, ("row", "what", "origin_over_data", "least", "most", "peer_most", "seconds"), json_path)
