@@ -27,7 +27,7 @@ from protocol.identity import MemberKey
 from protocol.manifest import DatasetManifest, VersionManifest
 from protocol.roster import RosterView
 from protocol.ticket import Ticket
-from swarm.block_service import serve_blocks
+from swarm.block_swarm import BlockSwarm, Providers
 from swarm.blocks import BlockStore
 from swarm.carrier import PeerAddress
 from swarm.libp2p import LibP2PCarrier
@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 ANNOUNCE_EVERY_S = 20.0
 RETRY_S = 1.0
 LEAVE_S = 3.0
+LOOK_UP_S = 1.0
 STOP_HEARD_S = 0.5
 _TRY_AGAIN = (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED, Code.PEER_SILENT, Code.PEER_UNREACHABLE, Code.STREAM_BROKEN)
 _WAIT_FOR_ANOTHER = (Code.MANIFEST_INVALID, Code.VERSION_ROLLED_BACK, Code.CHECKPOINT_INVALID, Code.NOT_FINITE, Code.CID_INVALID)
@@ -84,10 +85,10 @@ class Follower:
         self._events = events
         self._faults = faults
         self._session = Session(ticket, key, faults=faults)
-        self._store = BlockStore(state_dir / "blocks")
+        self._swarm = BlockSwarm(carrier, BlockStore(state_dir / "blocks"))
         self._book = AddressBook(carrier.dht, ticket.run_id)
         self._service = StageService(carrier, key, ticket.run_id, faults=faults)
-        self._versions = Versions(carrier, self._store, ticket.coordinator_key, ticket.run_id, state_dir)
+        self._versions = Versions(self._swarm, ticket.coordinator_key, ticket.run_id, state_dir)
         self._engine = Engine()
         self._view = pb.RunView()
         self._changed = asyncio.Event()
@@ -106,7 +107,7 @@ class Follower:
         Raises:
             HocketError: JOIN_REFUSED, CARRIER_FAILED, DISK_FULL and other faults that waiting does not mend.
         """
-        await serve_blocks(self._carrier, self._store)
+        await self._swarm.serve()
         await self._service.start()
         tasks = [
             asyncio.create_task(self._work(request)),
@@ -329,17 +330,17 @@ class Follower:
 
     # ---- versions and data ------------------------------------------------------------------------------------------
 
-    def _providers(self, version_cid: str = "") -> list[PeerAddress]:
-        """Who may have it: peers whose record says so, then the coordinator's own block peers."""
-        listed = [PeerAddress(provider.peer_id, tuple(provider.multiaddrs)) for provider in self._view.providers]
-        holders = [address for address in self._book.holders(version_cid) if address.peer_id != self._carrier.peer_id]
-        known = {address.peer_id for address in holders}
-        return holders + [address for address in listed if address.peer_id not in known]
+    async def _providers(self, stage: int) -> Providers:
+        """Who may have what members of a stage fetch: its other members; and the coordinator's block peers, to be spared."""
+        entries = [one for one in self._view.roster.entries if one.stage == stage and one.peer_id != self._carrier.peer_id]
+        peers = await self._book.learn(stage, [one.peer_id for one in entries], within_s=LOOK_UP_S)
+        origins = [PeerAddress(one.peer_id, tuple(one.multiaddrs)) for one in self._view.providers]
+        return Providers(tuple(peers), tuple(origins))
 
     async def _load(self, station: Station, context: RoundContext, view: pb.RunView) -> None:
         """Fetch the round's base and open the round on it."""
         self._book.refresh_soon(context.stage)
-        providers = self._providers(view.base_cid)
+        providers = await self._providers(context.stage)
         manifest = await self._versions.manifest(view.base_cid, providers)
         self._check_version(manifest, context)
         weights, sha256 = await self._versions.weights(view.base_cid, manifest, context.stage, station.expected(), providers)
@@ -355,12 +356,12 @@ class Follower:
 
     async def _dataset_reader(self) -> DatasetReader:
         if self._reader is None:
-            self._dataset = await self._versions.dataset(self._dataset_cid, self._providers())
+            self._dataset = await self._versions.dataset(self._dataset_cid, await self._providers(0))
             self._reader = DatasetReader(self._dataset, self._shard)
         return self._reader
 
     async def _shard(self, cid: str) -> bytes:
-        return await self._versions.file(cid, self._providers())
+        return await self._versions.file(cid, await self._providers(0))
 
     def _languages(self) -> Sequence[str]:
         return tuple(self._dataset.languages) if self._dataset is not None else ()

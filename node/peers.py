@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 
 from common.errors import HocketError
 from swarm.carrier import PeerAddress
 from swarm.records import Directory
 
 logger = logging.getLogger(__name__)
+
+LEARN_AGAIN_S = 10.0
 
 
 class AddressBook:
@@ -27,9 +30,9 @@ class AddressBook:
         self._directory = directory
         self._run_id = run_id
         self._known: dict[str, PeerAddress] = {}
-        self._versions: dict[str, str] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._looking: set[asyncio.Future[None]] = set()
+        self._learnt: dict[int, float] = {}
 
     def address(self, peer_id: str) -> PeerAddress:
         return self._known.get(peer_id, PeerAddress(peer_id))
@@ -46,11 +49,12 @@ class AddressBook:
             running.add_done_callback(lambda _: self._running.pop(stage, None))
         await asyncio.shield(running)
 
-    def refresh_soon(self, stage: int) -> None:
-        """Read the records of a stage beside whatever else is done: a dead peer makes a look-up slow."""
+    def refresh_soon(self, stage: int) -> asyncio.Future[None]:
+        """Read the records of a stage beside whatever else is done: a dead peer makes a look-up slow. The future ends with it."""
         looking = asyncio.ensure_future(self.refresh(stage))
         self._looking.add(looking)
         looking.add_done_callback(self._looking.discard)
+        return looking
 
     async def _read(self, stage: int) -> None:
         began = time.monotonic()
@@ -61,9 +65,17 @@ class AddressBook:
             return
         for record in records:
             self._known[record.peer_id] = PeerAddress(record.peer_id, tuple(record.multiaddrs))
-            self._versions[record.peer_id] = record.version_cid
         logger.debug("%d records of stage %d in %.2f s", len(records), stage, time.monotonic() - began)
 
-    def holders(self, version_cid: str) -> list[PeerAddress]:
-        """Peers whose record says that they hold a version."""
-        return [self._known[peer] for peer, version in self._versions.items() if version == version_cid]
+    async def learn(self, stage: int, peer_ids: Iterable[str], *, within_s: float) -> list[PeerAddress]:
+        """Where these peers of a stage are.
+
+        If one of them is not known, the directory is read: no longer than `within_s`, and not again for some seconds, since a peer
+        that never announced itself stays unknown.
+        """
+        wanted = list(peer_ids)
+        now = time.monotonic()
+        if any(peer not in self._known for peer in wanted) and now - self._learnt.get(stage, -LEARN_AGAIN_S) >= LEARN_AGAIN_S:
+            self._learnt[stage] = now
+            await asyncio.wait({self.refresh_soon(stage)}, timeout=within_s)
+        return [self.address(peer) for peer in wanted]

@@ -19,9 +19,7 @@ from common.files import atomic_write, disk_error
 from protocol.content import links
 from protocol.manifest import DatasetManifest, StageFile, VersionManifest, read_manifest, refuse_older
 from protocol.tensor_files import TensorInfo
-from swarm.block_swarm import fetch
-from swarm.blocks import BlockStore
-from swarm.carrier import Carrier, PeerAddress
+from swarm.block_swarm import BlockSwarm, Providers
 from swarm.stored_stages import read_stage_file
 
 logger = logging.getLogger(__name__)
@@ -46,13 +44,13 @@ class Versions:
     """The versions of a run as one worker fetches them.
 
     Args:
-        carrier, store: ours. coordinator_key: raw Ed25519 key that must have signed a version.
+        swarm: fetches into our block store. coordinator_key: raw Ed25519 key that must have signed a version.
         run_id: of the run. state_dir: remembers the highest version seen, and holds a stage file while it is read.
     """
 
-    def __init__(self, carrier: Carrier, store: BlockStore, coordinator_key: bytes, run_id: str, state_dir: Path) -> None:
-        self._carrier = carrier
-        self._store = store
+    def __init__(self, swarm: BlockSwarm, coordinator_key: bytes, run_id: str, state_dir: Path) -> None:
+        self._swarm = swarm
+        self._store = swarm.store
         self._coordinator_key = coordinator_key
         self._run_id = run_id
         self._memory_path = state_dir / "versions.json"
@@ -92,14 +90,14 @@ class Versions:
             self._drop(link.cid)
         self._store.remove(root)
 
-    async def manifest(self, cid: str, providers: Sequence[PeerAddress]) -> VersionManifest:
+    async def manifest(self, cid: str, providers: Providers) -> VersionManifest:
         """Fetch and check the manifest of a version.
 
         Raises:
             HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED; MANIFEST_INVALID when the coordinator has not signed it or it is of
                 another run; VERSION_ROLLED_BACK when it is older than one already taken.
         """
-        await fetch(self._carrier, self._store, cid, providers, max_bytes=MAX_MANIFEST_BYTES)
+        await self._swarm.fetch(cid, providers, max_bytes=MAX_MANIFEST_BYTES)
         data = self._store.read_file(cid, max_bytes=MAX_MANIFEST_BYTES)
         manifest = read_manifest(VersionManifest, data, signer=self._coordinator_key)
         if manifest.run_id != self._run_id:
@@ -111,7 +109,7 @@ class Versions:
         return manifest
 
     async def weights(
-        self, root: str, manifest: VersionManifest, stage: int, expected: Sequence[TensorInfo], providers: Sequence[PeerAddress]
+        self, root: str, manifest: VersionManifest, stage: int, expected: Sequence[TensorInfo], providers: Providers
     ) -> tuple[dict[str, np.ndarray], bytes]:
         """Fetch and check the file of one stage.
 
@@ -125,7 +123,7 @@ class Versions:
             HocketError: MANIFEST_INVALID, BLOCK_NOT_FOUND, BLOCK_DAMAGED, CHECKPOINT_INVALID, NOT_FINITE.
         """
         part = self._part(manifest, stage, expected)
-        await fetch(self._carrier, self._store, part.cid, providers, max_bytes=part.size_bytes)
+        await self._swarm.fetch(part.cid, providers, max_bytes=part.size_bytes)
         weights = await asyncio.to_thread(read_stage_file, self._store, part, expected, self._work_path)
         await asyncio.to_thread(self._hold, root, part.cid)
         return weights
@@ -142,12 +140,12 @@ class Versions:
             raise HocketError(Code.MANIFEST_INVALID, f"the file of stage {stage} is said to have {part.size_bytes} bytes")
         return part
 
-    async def dataset(self, cid: str, providers: Sequence[PeerAddress]) -> DatasetManifest:
+    async def dataset(self, cid: str, providers: Providers) -> DatasetManifest:
         """Fetch and check a dataset's manifest: its CID came from the coordinator, its maker may be anyone."""
-        await fetch(self._carrier, self._store, cid, providers, max_bytes=MAX_MANIFEST_BYTES)
+        await self._swarm.fetch(cid, providers, max_bytes=MAX_MANIFEST_BYTES)
         return read_manifest(DatasetManifest, self._store.read_file(cid, max_bytes=MAX_MANIFEST_BYTES), signer=None)
 
-    async def file(self, cid: str, providers: Sequence[PeerAddress]) -> bytes:
+    async def file(self, cid: str, providers: Providers) -> bytes:
         """The bytes of a shard."""
-        await fetch(self._carrier, self._store, cid, providers, max_bytes=MAX_SHARD_BYTES)
+        await self._swarm.fetch(cid, providers, max_bytes=MAX_SHARD_BYTES)
         return self._store.read_file(cid, max_bytes=MAX_SHARD_BYTES)

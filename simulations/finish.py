@@ -96,7 +96,7 @@ async def fetch_version(order: Order, store: BlockStore, state: Path, *, heldout
     Raises:
         HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED, MANIFEST_INVALID, or what the carrier raises.
     """
-    from swarm.block_swarm import fetch
+    from swarm.block_swarm import BlockSwarm, Providers
     from swarm.daemon import LibP2POptions
     from swarm.libp2p import LibP2PCarrier
 
@@ -111,8 +111,9 @@ async def fetch_version(order: Order, store: BlockStore, state: Path, *, heldout
     )
     try:
         known = {address.rpartition("/p2p/")[2]: address for address in ticket.bootstrap_multiaddrs}
-        coordinators = [PeerAddress.from_multiaddrs([address]) for address in known.values()]
-        await fetch(carrier, store, order.cid, coordinators, max_bytes=MAX_MANIFEST_BYTES)
+        coordinators = tuple(PeerAddress.from_multiaddrs([address]) for address in known.values())
+        swarm, origins = BlockSwarm(carrier, store), Providers(origins=coordinators)
+        await swarm.fetch(order.cid, origins, max_bytes=MAX_MANIFEST_BYTES)
         manifest = read_manifest(VersionManifest, store.read_file(order.cid), signer=ticket.coordinator_key)
         if manifest.run_id != ticket.run_id:
             raise HocketError(Code.MANIFEST_INVALID, f"it is of run {manifest.run_id}, the ticket of {ticket.run_id}")
@@ -124,12 +125,12 @@ async def fetch_version(order: Order, store: BlockStore, state: Path, *, heldout
             ]
             workers += holders
             part = manifest.stages[stage]
-            await fetch(carrier, store, part.cid, [*holders, *coordinators], max_bytes=part.size_bytes)
-        await fetch(carrier, store, manifest.dataset_cid, coordinators, max_bytes=MAX_MANIFEST_BYTES)
+            await swarm.fetch(part.cid, Providers(tuple(holders), coordinators), max_bytes=part.size_bytes)
+        await swarm.fetch(manifest.dataset_cid, origins, max_bytes=MAX_MANIFEST_BYTES)
         dataset = read_dataset(manifest, store)
         shards = dataset.heldout if heldout else []
         for shard in shards:
-            await fetch(carrier, store, shard.cid, coordinators, max_bytes=shard.size_bytes)
+            await swarm.fetch(shard.cid, origins, max_bytes=shard.size_bytes)
     finally:
         await carrier.close()
     size = sum(part.size_bytes for part in manifest.stages) + sum(shard.size_bytes for shard in shards)

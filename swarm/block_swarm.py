@@ -67,13 +67,13 @@ class BlockSwarm:
 
     def __init__(self, carrier: Carrier, store: BlockStore) -> None:
         self._carrier = carrier
-        self._store = store
+        self.store = store
         self._incoming = Incoming()
         self.paces = Paces()
 
     async def serve(self) -> None:
         """Serve what is in the store, and what is on its way there."""
-        await serve_blocks(self._carrier, self._store, self._incoming)
+        await serve_blocks(self._carrier, self.store, self._incoming)
 
     async def fetch(self, root: str, providers: Providers, *, max_bytes: int) -> None:
         """Bring all blocks of a file into the store, going on from what is there already.
@@ -95,12 +95,13 @@ class BlockSwarm:
         candidates = [peer for peer in self._usable(providers.peers, now) if not self.paces.shunned(peer, now)]
         turns = Turns(self._carrier.peer_id, candidates[:MAX_PEERS])
         plan = FetchPlan(root, (), max_bytes=max_bytes, origins=origins, turns=turns)
-        await take_from_store(plan, self._store)
+        await take_from_store(plan, self.store)
         if plan.finished:
             return
         with self._incoming.running(plan):
-            await self._meet(plan, [everyone[peer] for peer in turns.candidates])
-            await _Fetch(self._carrier, self._store, self._incoming, self.paces, plan, everyone).run()
+            # One whose address is not known may still ask us, and is then met as well.
+            await self._meet(plan, [everyone[peer] for peer in turns.candidates if everyone[peer].multiaddrs])
+            await _Fetch(self._carrier, self.store, self._incoming, self.paces, plan, everyone).run()
 
     def _usable(self, peers: Iterable[PeerAddress], now_s: float) -> list[str]:
         """Their ids, the nearest first, without ourselves and without those that lied of late."""

@@ -17,13 +17,14 @@ from protocol.identity import MemberKey
 from protocol.manifest import StageFile, TensorEntry, VersionManifest, sign_manifest
 from protocol.tensor_files import TensorInfo, info_of, write_tensors
 from swarm.block_service import serve_blocks
+from swarm.block_swarm import BlockSwarm, Providers
 from swarm.blocks import BlockStore
 from swarm.carrier import PeerAddress
 from swarm.memory import MemoryCarrier, MemoryNetwork
 
 COORDINATOR = MemberKey.from_seed(b"c" * 32)
 WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.ones(3, np.float32)}
-PROVIDERS = [PeerAddress("provider")]
+PROVIDERS = Providers(origins=(PeerAddress("provider"),))
 
 
 class Publisher:
@@ -38,7 +39,7 @@ class Publisher:
         self.versions = self.open()
 
     def open(self) -> Versions:
-        return Versions(self.worker, self.held, COORDINATOR.public, "run", self.folder / "worker")
+        return Versions(BlockSwarm(self.worker, self.held), COORDINATOR.public, "run", self.folder / "worker")
 
     def publish(self, number: int = 3, *, key: MemberKey = COORDINATOR, run_id: str = "run", **changes: Any) -> str:
         """Put a version of one stage into the store; the CID of its manifest."""

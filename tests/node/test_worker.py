@@ -44,7 +44,7 @@ def test_a_damaged_ticket_is_said_before_anything_is_made(tmp_path: Path) -> Non
     assert not (tmp_path / "state").exists()
 
 
-def test_the_address_book_knows_who_holds_a_version_and_keeps_what_it_knew() -> None:
+def test_the_address_book_looks_up_who_it_does_not_know_and_keeps_what_it_knew() -> None:
     async def main() -> None:
         carrier = MemoryCarrier(MemoryNetwork(), "peer-a")
         directory, key = carrier.dht, MemberKey.generate()
@@ -63,9 +63,10 @@ def test_the_address_book_knows_who_holds_a_version_and_keeps_what_it_knew() -> 
         )
         await directory.announce(record, "run", 1, "peer-a", now + 60_000)
         await book.refresh(0)
-        assert book.holders("cid") == []
-        await book.refresh(1)
-        assert book.holders("cid") == [PeerAddress("peer-a", carrier.multiaddrs)] == [book.address("peer-a")]
+        assert book.address("peer-a") == PeerAddress("peer-a")
+        found = await book.learn(1, ["peer-a", "peer-b"], within_s=20.0)
+        assert found == [PeerAddress("peer-a", carrier.multiaddrs), PeerAddress("peer-b")]
+        assert found == await book.learn(1, ["peer-a", "peer-b"], within_s=0.0), "not looked up again at once"
         await book.refresh(2)
         assert book.address("peer-a").multiaddrs == carrier.multiaddrs
         await carrier.close()
