@@ -70,8 +70,8 @@ class AddressBook:
     async def learn(self, stage: int, peer_ids: Iterable[str], *, within_s: float) -> list[PeerAddress]:
         """Where these peers of a stage are.
 
-        If one of them is not known, the directory is read: no longer than `within_s`, and not again for some seconds, since a peer
-        that never announced itself stays unknown.
+        If one of them is not known, the directory is read: no longer than `within_s`, and not again for some seconds, since a
+        peer that never announced itself stays unknown.
         """
         wanted = list(peer_ids)
         now = time.monotonic()
