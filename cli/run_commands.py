@@ -53,6 +53,9 @@ def worker(
     memory_limit: Annotated[
         str, typer.Option("--memory-limit", help="Told to the coordinator, such as 2GiB; 0: not limited.")
     ] = "0",
+    store_limit: Annotated[
+        str, typer.Option("--store-limit", help="Of versions and shards that are kept and served on; unused ones go first.")
+    ] = "20GiB",
     listen: Annotated[
         list[str] | None, typer.Option("--listen", help="libp2p listen address; may be given several times.")
     ] = None,
@@ -66,7 +69,7 @@ def worker(
 ) -> None:
     """Join a run with this machine and train."""
     faults = parse_faults(fault)
-    limit = byte_count(memory_limit)
+    limit, store_bytes = byte_count(memory_limit), byte_count(store_limit)
     from protocol.ticket import Ticket
 
     opened = Ticket.decode(ticket_line(ticket, ticket_from)) if ticket_from != "-" else None
@@ -82,6 +85,7 @@ def worker(
             state_dir.resolve(),
             threads=threads,
             memory_limit=limit,
+            store_limit=store_bytes,
             listen=listen or ["/ip4/127.0.0.1/tcp/0"],
             announce=announce or [],
             faults=faults,

@@ -32,6 +32,7 @@ from swarm.blocks import BlockStore
 from swarm.carrier import PeerAddress
 from swarm.libp2p import LibP2PCarrier
 from swarm.records import MAX_LIFE_MS, make_record
+from swarm.store_keeper import DEFAULT_LIMIT_BYTES
 from tokenizer.reader import DatasetReader
 from tts.config import ModelConfig
 
@@ -66,6 +67,7 @@ class Follower:
         ticket: of the run. key: of the member. carrier: connected.
         state_dir: blocks, events and what is sent.
         events: the event log. faults: of the fault plan.
+        store_limit_bytes: of the blocks that are kept.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Follower:
         state_dir: Path,
         events: EventLog,
         *,
+        store_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         faults: Faults = NO_FAULTS,
     ) -> None:
         self._ticket = ticket
@@ -88,7 +91,7 @@ class Follower:
         self._swarm = BlockSwarm(carrier, BlockStore(state_dir / "blocks"))
         self._book = AddressBook(carrier.dht, ticket.run_id)
         self._service = StageService(carrier, key, ticket.run_id, faults=faults)
-        self._versions = Versions(self._swarm, ticket.coordinator_key, ticket.run_id, state_dir)
+        self._versions = Versions(self._swarm, ticket.coordinator_key, ticket.run_id, state_dir, limit_bytes=store_limit_bytes)
         self._engine = Engine()
         self._view = pb.RunView()
         self._changed = asyncio.Event()

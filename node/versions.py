@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.errors import Code, HocketError
 from common.files import atomic_write, disk_error
-from protocol.content import links
 from protocol.manifest import DatasetManifest, StageFile, VersionManifest, read_manifest, refuse_older
 from protocol.tensor_files import TensorInfo
 from swarm.block_swarm import BlockSwarm, Providers
+from swarm.store_keeper import DEFAULT_LIMIT_BYTES, StoreKeeper
 from swarm.stored_stages import read_stage_file
 
 logger = logging.getLogger(__name__)
@@ -46,11 +46,22 @@ class Versions:
     Args:
         swarm: fetches into our block store. coordinator_key: raw Ed25519 key that must have signed a version.
         run_id: of the run. state_dir: remembers the highest version seen, and holds a stage file while it is read.
+        limit_bytes: of the store; what is used least goes when it is reached.
     """
 
-    def __init__(self, swarm: BlockSwarm, coordinator_key: bytes, run_id: str, state_dir: Path) -> None:
+    def __init__(
+        self,
+        swarm: BlockSwarm,
+        coordinator_key: bytes,
+        run_id: str,
+        state_dir: Path,
+        *,
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    ) -> None:
         self._swarm = swarm
         self._store = swarm.store
+        self._keeper = StoreKeeper(swarm.store, limit_bytes, swarm.incoming.in_use)
+        self._dataset_cid = ""
         self._coordinator_key = coordinator_key
         self._run_id = run_id
         self._memory_path = state_dir / "versions.json"
@@ -79,16 +90,14 @@ class Versions:
         held = [pair for pair in memory.held if pair != (root, part)] + [(root, part)]
         kept = {cid for pair in held[-KEEP_VERSIONS:] for cid in pair}
         for cid in [cid for pair in held[:-KEEP_VERSIONS] for cid in pair if cid not in kept]:
-            self._drop(cid)
+            self._store.remove_file(cid)
         self._remember(memory.model_copy(update={"held": held[-KEEP_VERSIONS:]}))
 
-    def _drop(self, root: str) -> None:
-        """Remove a file's blocks, the root last, so that what a kill leaves is found again."""
-        if not self._store.has(root):
-            return
-        for link in links(root, self._store.get(root)):
-            self._drop(link.cid)
-        self._store.remove(root)
+    async def _tidy(self) -> None:
+        """Keep the store within its limit: the newest version and the dataset's manifest stay, older versions go last."""
+        held = self._read_memory().held
+        pinned = [*(held[-1] if held else ()), *([self._dataset_cid] if self._dataset_cid else ())]
+        await self._keeper.tidy(pinned=pinned, spared=[cid for pair in held[:-1] for cid in pair])
 
     async def manifest(self, cid: str, providers: Providers) -> VersionManifest:
         """Fetch and check the manifest of a version.
@@ -126,6 +135,7 @@ class Versions:
         await self._swarm.fetch(part.cid, providers, max_bytes=part.size_bytes)
         weights = await asyncio.to_thread(read_stage_file, self._store, part, expected, self._work_path)
         await asyncio.to_thread(self._hold, root, part.cid)
+        await self._tidy()
         return weights
 
     def _part(self, manifest: VersionManifest, stage: int, expected: Sequence[TensorInfo]) -> StageFile:
@@ -143,9 +153,17 @@ class Versions:
     async def dataset(self, cid: str, providers: Providers) -> DatasetManifest:
         """Fetch and check a dataset's manifest: its CID came from the coordinator, its maker may be anyone."""
         await self._swarm.fetch(cid, providers, max_bytes=MAX_MANIFEST_BYTES)
+        self._dataset_cid = cid
         return read_manifest(DatasetManifest, self._store.read_file(cid, max_bytes=MAX_MANIFEST_BYTES), signer=None)
 
     async def file(self, cid: str, providers: Providers) -> bytes:
         """The bytes of a shard."""
         await self._swarm.fetch(cid, providers, max_bytes=MAX_SHARD_BYTES)
-        return self._store.read_file(cid, max_bytes=MAX_SHARD_BYTES)
+        data = await asyncio.to_thread(self._read, cid)
+        await self._tidy()
+        return data
+
+    def _read(self, cid: str) -> bytes:
+        data = self._store.read_file(cid, max_bytes=MAX_SHARD_BYTES)
+        self._store.touch(cid)
+        return data

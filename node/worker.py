@@ -24,6 +24,7 @@ from protocol.tensors import ENCODINGS
 from protocol.ticket import Ticket
 from swarm.daemon import LibP2POptions
 from swarm.libp2p import LibP2PCarrier
+from swarm.store_keeper import DEFAULT_LIMIT_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ async def _run(
     *,
     threads: int,
     memory_limit: int,
+    store_limit: int,
     listen: Sequence[str],
     announce: Sequence[str],
     faults: Faults,
@@ -80,7 +82,8 @@ async def _run(
             threads=threads,
             wire_encodings=ENCODINGS,
         )
-        await Follower(ticket, key, carrier, state_dir, events, faults=faults).run(request, stop)
+        follower = Follower(ticket, key, carrier, state_dir, events, store_limit_bytes=store_limit, faults=faults)
+        await follower.run(request, stop)
         events.write("stopped")
     finally:
         beating.cancel()
@@ -111,6 +114,7 @@ def run_worker(
     *,
     threads: int = 1,
     memory_limit: int = 0,
+    store_limit: int = DEFAULT_LIMIT_BYTES,
     listen: Sequence[str] = ("/ip4/127.0.0.1/tcp/0",),
     announce: Sequence[str] = (),
     faults: Faults = NO_FAULTS,
@@ -123,6 +127,7 @@ def run_worker(
         state_dir: made when absent; one worker at a time.
         threads: of tensor operations, for the whole process.
         memory_limit: bytes, told to the coordinator, which keeps it with the member; 0: not limited. Nothing enforces it.
+        store_limit: bytes of the blocks that are kept and served; what is used least goes first, what the round needs stays.
         listen: libp2p multiaddresses.
         announce: multiaddresses at which others reach us, where those are not the ones listened on (a published port).
         operator: who runs this machine.
@@ -139,6 +144,7 @@ def run_worker(
             _run,
             threads=threads,
             memory_limit=memory_limit,
+            store_limit=store_limit,
             listen=listen,
             announce=announce,
             faults=faults,

@@ -71,6 +71,10 @@ class FetchPlan:
     def origins(self) -> list[str]:
         return list(self._origins)
 
+    def knows(self, cid: str) -> bool:
+        """Whether this is a block of the file, as far as that is known yet."""
+        return cid in self._expected
+
     def awaits(self, cid: str) -> bool:
         """Whether this is a block of the file that is not there yet."""
         return cid in self._expected and cid not in self._there

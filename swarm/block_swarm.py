@@ -68,12 +68,12 @@ class BlockSwarm:
     def __init__(self, carrier: Carrier, store: BlockStore) -> None:
         self._carrier = carrier
         self.store = store
-        self._incoming = Incoming()
+        self.incoming = Incoming()
         self.paces = Paces()
 
     async def serve(self) -> None:
         """Serve what is in the store, and what is on its way there."""
-        await serve_blocks(self._carrier, self.store, self._incoming)
+        await serve_blocks(self._carrier, self.store, self.incoming)
 
     async def fetch(self, root: str, providers: Providers, *, max_bytes: int) -> None:
         """Bring all blocks of a file into the store, going on from what is there already.
@@ -98,10 +98,10 @@ class BlockSwarm:
         await take_from_store(plan, self.store)
         if plan.finished:
             return
-        with self._incoming.running(plan):
+        with self.incoming.running(plan):
             # One whose address is not known may still ask us, and is then met as well.
             await self._meet(plan, [everyone[peer] for peer in turns.candidates if everyone[peer].multiaddrs])
-            await _Fetch(self._carrier, self.store, self._incoming, self.paces, plan, everyone).run()
+            await _Fetch(self._carrier, self.store, self.incoming, self.paces, plan, everyone).run()
 
     def _usable(self, peers: Iterable[PeerAddress], now_s: float) -> list[str]:
         """Their ids, the nearest first, without ourselves and without those that lied of late."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import Code, HocketError
 from common.files import atomic_write, disk_error
 from protocol import content
+from swarm.retention import StoredBlock
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ class BlockStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.written_bytes = 0  # by this object
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -46,6 +49,7 @@ class BlockStore:
         path = self._file(cid)
         if not path.is_file():
             atomic_write(path, [data])
+            self.written_bytes += len(data)
 
     def get(self, cid: str) -> bytes:
         """The bytes of a block. A damaged one is removed, so that it is fetched again.
@@ -75,6 +79,56 @@ class BlockStore:
             path.unlink(missing_ok=True)
         except OSError as error:
             raise disk_error(error, path) from error
+
+    def blocks(self) -> list[StoredBlock]:
+        """All blocks that are there now, with their sizes and the times of their last use. STATE_UNREADABLE."""
+        found = []
+        try:
+            for folder in os.scandir(self._path):
+                for entry in os.scandir(folder.path) if folder.is_dir() else ():
+                    if entry.name.startswith("."):  # not whole yet
+                        continue
+                    try:
+                        facts = entry.stat()
+                    except FileNotFoundError:  # removed at this moment
+                        continue
+                    found.append(StoredBlock(entry.name, facts.st_size, facts.st_mtime))
+        except OSError as error:
+            raise disk_error(error, self._path) from error
+        return found
+
+    def below(self, root: str) -> list[str]:
+        """The blocks of a file, its root first, as far as the inner nodes are there; leaves are named, there or not.
+
+        Raises:
+            HocketError: BLOCK_DAMAGED, STATE_UNREADABLE.
+        """
+        found: dict[str, None] = {}
+        pending = [root]
+        while pending:
+            cid = pending.pop()
+            if cid in found:
+                continue
+            found[cid] = None
+            if content.parse_cid(cid).codec != content.RAW and self.has(cid):
+                pending += [link.cid for link in content.links(cid, self.get(cid))]
+        return list(found)
+
+    def touch(self, root: str) -> None:
+        """Note that a file is used now: what was not used for longest is dropped first. Errors as of `below`."""
+        for cid in self.below(root):
+            path = self._file(cid)
+            try:
+                os.utime(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise disk_error(error, path) from error
+
+    def remove_file(self, root: str) -> None:
+        """Drop a file's blocks, the root last, so that what a kill leaves is found again. Errors as of `below`."""
+        for cid in reversed(self.below(root)):
+            self.remove(cid)
 
     def add_bytes(self, data: bytes | memoryview) -> str:
         """Keep the blocks of a file with these bytes; the CID of its root."""

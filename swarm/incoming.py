@@ -35,6 +35,10 @@ class Incoming:
         """Whether a block is on its way to us, or is the root of a file that we are fetching."""
         return any(plan.root == cid or plan.awaits(cid) for plan in self._plans)
 
+    def in_use(self, cid: str) -> bool:
+        """Whether a block belongs to a file that we are fetching, be it there or not. From any thread."""
+        return any(plan.knows(cid) for plan in list(self._plans))
+
     def awaiting(self, cids: Sequence[str]) -> bool:
         """Whether one of these blocks is on its way to us."""
         return any(plan.awaits(cid) for cid in cids for plan in self._plans)

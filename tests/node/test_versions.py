@@ -176,3 +176,21 @@ def test_a_file_that_a_kept_version_shares_is_not_dropped(tmp_path: Path) -> Non
         assert publisher.held.has(publisher.store.add_bytes((tmp_path / "stage").read_bytes()))
 
     with_publisher(tmp_path, body)
+
+
+def test_shards_go_when_the_store_is_full_and_the_current_version_stays(tmp_path: Path) -> None:
+    async def body(publisher: Publisher) -> None:
+        shards = [publisher.store.add_bytes(bytes([number]) * 20_000) for number in range(6)]
+        versions = Versions(
+            BlockSwarm(publisher.worker, publisher.held), COORDINATOR.public, "run", tmp_path / "worker", limit_bytes=70_000
+        )
+        root = publisher.publish()
+        manifest = await versions.manifest(root, PROVIDERS)
+        await versions.weights(root, manifest, 0, info_of(WEIGHTS), PROVIDERS)
+        for number, cid in enumerate(shards):
+            assert await versions.file(cid, PROVIDERS) == bytes([number]) * 20_000
+            assert sum(block.size_bytes for block in publisher.held.blocks()) <= 70_000
+        assert publisher.held.has(root) and publisher.held.has(manifest.stages[0].cid)
+        assert await versions.file(shards[0], PROVIDERS) == bytes([0]) * 20_000, "what was dropped is fetched again"
+
+    with_publisher(tmp_path, body)
