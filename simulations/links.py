@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 from common.errors import Code, HocketError
@@ -94,7 +95,7 @@ class Links:
                 f"link set lo up\nlink add {BRIDGE} type bridge\naddr add {links.hub}/{PREFIX_BITS} dev {BRIDGE}\n"
                 f"link set {BRIDGE} up\n"
             )
-            ours = f"hocket{os.getpid()}"
+            ours = links.outside
             await _run("ip", "link", "add", ours, "type", "veth", "peer", "name", "outside", "netns", str(holder.pid))
             await links._in_hub(f"link set outside master {BRIDGE} up\n")
             await _run("ip", "-batch", "-", text=f"addr add 10.{network}.0.2/{PREFIX_BITS} dev {ours}\nlink set {ours} up\n")
@@ -113,6 +114,11 @@ class Links:
     def hub(self) -> str:
         """The hub's address, on which the coordinator listens."""
         return f"10.{self._network}.0.1"
+
+    @property
+    def outside(self) -> str:
+        """The name of our own end of the cable to the hub."""
+        return f"hk{os.getpid()}n{self._network}"
 
     @property
     def within_hub(self) -> tuple[str, ...]:
@@ -171,6 +177,8 @@ class Links:
 
     async def close(self) -> None:
         """Let the hub go: its holder ends with its input. The others' networks go with their processes."""
+        if Path("/sys/class/net", self.outside).exists():  # it would go with the hub, but some time later
+            await _run("ip", "link", "del", self.outside)
         if self._holder.stdin is not None:
             self._holder.stdin.close()
         await self._holder.wait()

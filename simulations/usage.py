@@ -122,3 +122,37 @@ class Usage:
         self.own_bytes = max(self.own_bytes, own)
         self.children_bytes = max(self.children_bytes, below)
         self.total_bytes = max(self.total_bytes, own + below)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a process holds at one moment.
+
+    Args:
+        name: of its program, as the kernel has it. memory_bytes: PSS. sockets: of its descriptors.
+    """
+
+    name: str
+    memory_bytes: int
+    threads: int
+    descriptors: int
+    sockets: int
+
+
+def holding(pid: int) -> Holding | None:
+    """What a process holds now; None when it is gone, or ends while it is looked at."""
+    memory = pss_bytes(pid)
+    folder = PROC / str(pid)
+    try:
+        name = (folder / "comm").read_text().strip()
+        threads = sum(1 for _ in (folder / "task").iterdir())
+        opened = list((folder / "fd").iterdir())
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    sockets = 0
+    for descriptor in opened:
+        try:
+            sockets += os.readlink(descriptor).startswith("socket:")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it was closed meanwhile
+    return None if memory is None else Holding(name, memory, threads, len(opened), sockets)
