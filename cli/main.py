@@ -21,7 +21,7 @@ from cli.data_commands import codec_app, phonemes, tokenize
 from cli.dataset_commands import dataset_app
 from cli.evaluate_commands import evaluate
 from cli.model_commands import model_app
-from cli.run_commands import coordinator, demo, health, simulate, status, ticket_app, worker
+from cli.run_commands import coordinator, demo, health, simulate, soak, status, ticket_app, worker
 from cli.voice_commands import say
 from common.errors import HocketError
 
@@ -40,6 +40,7 @@ app.command(rich_help_panel="Run")(status)
 app.command(rich_help_panel="Run")(health)
 app.add_typer(ticket_app, name="ticket", rich_help_panel="Run")
 app.command(rich_help_panel="Run")(simulate)
+app.command(rich_help_panel="Run")(soak)
 app.add_typer(checkpoint_app, name="checkpoint", rich_help_panel="Run")
 app.command(rich_help_panel="Data")(tokenize)
 app.command(rich_help_panel="Data")(phonemes)

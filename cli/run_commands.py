@@ -220,6 +220,34 @@ def simulate(
             typer.echo(line)
 
 
+def soak(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for states, logs, samples, pictures and soak.json.")],
+    hours: Annotated[float, typer.Option(min=0.01, help="How long.")] = 2.0,
+    move_every: Annotated[int, typer.Option(min=1, help="A worker is moved in each so-many-th round.")] = 10,
+    sample_every_s: Annotated[float, typer.Option("--sample-every", min=0.5, help="Seconds between two looks.")] = 10.0,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")
+    ] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Run a cluster for hours, move a worker now and then, and tell whether what each process holds stays flat."""
+    import dataclasses
+
+    new_folder(out)
+    from simulations.progress import show_for
+    from simulations.simulate import run_to_the_end
+    from simulations.soak import MANY_ROUNDS, SoakSettings, run_soak, soak_cluster, soak_lines
+
+    cluster = dataclasses.replace(soak_cluster(MANY_ROUNDS), data=data)
+    settings = SoakSettings(hours=hours, move_every=move_every, sample_every_s=sample_every_s, cluster=cluster)
+    report = run_to_the_end(run_soak(settings, out, show_for(quiet=json_output)))
+    if json_output:
+        print_json(report)
+    else:
+        for line in soak_lines(report):
+            typer.echo(line)
+
+
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for everything that the demo makes.")] = Path("demo-out"),
     corpus: Annotated[

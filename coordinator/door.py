@@ -159,7 +159,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
 
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         """For people: no secret in it."""
-        return pb.StatusReply(json=_compact(status_json(self._core)))
+        return pb.StatusReply(json=_compact(status_json(self._core, request.after_round)))
 
     # ---- helpers -----------------------------------------------------------------------------------------------------
 

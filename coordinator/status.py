@@ -9,15 +9,24 @@ from coordinator.listening import next_choice
 from coordinator.measures import BYTE_KINDS
 from coordinator.run import RunState
 
+MAX_ROUNDS = 200
+"""Finished rounds in one answer. Each takes some 2 KB with three stages of two replicas, and a message may have 4 MiB."""
+
 
 def bytes_by_kind(processes: dict[str, dict[str, int]]) -> dict[str, int]:
     """Bytes that all members' processes together have sent, by kind."""
     return {kind: sum(one.get(kind, 0) for one in processes.values()) for kind in BYTE_KINDS}
 
 
-def status_json(core: Core) -> dict[str, Any]:
-    """The state of the run for people and scripts; holds nothing secret."""
+def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
+    """The state of the run for people and scripts; holds nothing secret.
+
+    Args:
+        after_round: of the finished rounds, those after this one are told, the first `MAX_ROUNDS` of them. A run may have more
+            than one message holds: `rounds_more` says that there are, to be asked for by another call.
+    """
     state = core.state
+    wanted = [entry for entry in state.rounds if entry["round"] > after_round]
     stages = []
     for stage in range(state.stages):
         replicas = []
@@ -44,7 +53,8 @@ def status_json(core: Core) -> dict[str, Any]:
         "target_frames": state.target_frames,
         "frames_total": state.frames_counted,
         "rounds_wanted": core.config.rounds.count,
-        "rounds": state.rounds,
+        "rounds": wanted[:MAX_ROUNDS],
+        "rounds_more": len(wanted) > MAX_ROUNDS,
         "duplicates": sum(one["duplicate_microbatches"] for one in state.rounds),
         "dropped": sum(one["dropped_microbatches"] for one in state.rounds),
         "initial_heldout_loss": initial_heldout_loss(state),

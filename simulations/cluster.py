@@ -71,7 +71,7 @@ class Cluster:
 
     async def start_coordinator(self, run_toml: Path) -> str:
         """Start the coordinator and wait for its ticket; returns the ticket's line."""
-        state = self.out / "coordinator"
+        state = self.coordinator_state
         arguments = ["coordinator", str(run_toml.resolve()), "--state-dir", str(state)]
         for line in self.plan.fault_lines("coordinator"):
             arguments += ["--fault", line]
@@ -218,6 +218,11 @@ class Cluster:
         for child in self.children:
             if child.running:
                 child.usage.sample(child.pid)
+
+    @property
+    def coordinator_state(self) -> Path:
+        """The coordinator's state directory."""
+        return self.out / "coordinator"
 
     @property
     def children(self) -> list[Child]:

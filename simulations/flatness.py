@@ -38,7 +38,12 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Args: per_hour: slope. growth: over the time looked at, by the slope. allowed: of it. first, last: medians of its quarters."""
+    """What came of it.
+
+    Args:
+        per_hour: the slope. growth: over the time looked at, by the slope. allowed: of that.
+        first, last: medians of the first and the last quarter of that time.
+    """
 
     flat: bool
     per_hour: float

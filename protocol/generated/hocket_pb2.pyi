@@ -378,8 +378,10 @@ class LeaveReply(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("after_round",)
+    AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
+    after_round: int
+    def __init__(self, after_round: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
     __slots__ = ("json",)
