@@ -1,16 +1,20 @@
-"""`hocket checkpoint list|show|verify|export`: versions that a run has made, and export folders."""
+"""`hocket checkpoint list|show|verify|fetch|export`: versions that a run has made, and export folders."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.checkpoints import check_ticket, folder_of
-from cli.options import JsonFlag, plain, print_json
+from cli.options import JsonFlag, new_folder, plain, print_json
 from common.errors import Code, HocketError
+
+if TYPE_CHECKING:
+    from simulations.version_fetch import Origin
+    from swarm.blocks import BlockStore
 
 checkpoint_app = typer.Typer(no_args_is_help=True, help="Look at, check and export what a run has made.")
 
@@ -20,11 +24,17 @@ CheckpointArgument = Annotated[
 ]
 VersionOption = Annotated[int | None, typer.Option("--version", min=0, help="Of a state folder: this version, not the newest.")]
 TicketOption = Annotated[str, typer.Option(help="With a CID: the ticket of the run that made the version.")]
+GatewayOption = Annotated[
+    list[str] | None, typer.Option("--gateway", help="With a CID: an IPFS gateway, asked after the run's peers; several times.")
+]
+KeyOption = Annotated[
+    str, typer.Option("--key", help="Member id of the coordinator that must have signed; `ticket show` names it.")
+]
 
 
 @checkpoint_app.callback()
 def checkpoint() -> None:
-    """Commands that only read, and `export`, which writes a new folder."""
+    """Commands that only read, and `fetch` and `export`, which write a new folder."""
 
 
 @checkpoint_app.command("list")
@@ -103,33 +113,23 @@ def _facts_of_export(checkpoint: str, version: int | None, ticket: str) -> dict[
 
 
 @checkpoint_app.command("verify")
-def verify(checkpoint: CheckpointArgument, version: VersionOption = None, ticket: TicketOption = "") -> None:
-    """Check every block, digest, name, shape and value of a version, or of an export folder and its codec."""
-    from simulations.version_export import (
-        choose_version,
-        is_coordinator_state,
-        kept_versions,
-        read_dataset,
-        read_weights,
-    )
+def verify(checkpoint: CheckpointArgument, version: VersionOption = None, ticket: TicketOption = "", key: KeyOption = "") -> None:
+    """Check every block, digest, name, shape and value of a version, or of an export folder and its codec.
+
+    With --key or --ticket, a version must have been signed by that coordinator.
+    """
+    from simulations.version_export import choose_version, is_coordinator_state, kept_versions
 
     if is_coordinator_state(Path(checkpoint)):
-        from protocol.manifest import signer_of
+        from simulations.version_fetch import Origin
         from swarm.blocks import BlockStore
 
-        _no_ticket(ticket)
-        chosen = choose_version(kept_versions(Path(checkpoint)), version)
         store = BlockStore(Path(checkpoint) / "blocks")
-        published = store.read_file(chosen.cid)
-        with tempfile.TemporaryDirectory() as scratch:
-            weights = read_weights(chosen.manifest, store, Path(scratch))
-        read_dataset(chosen.manifest, store)
-        values = sum(array.size for array in weights.values())
-        typer.echo(
-            f"version {chosen.manifest.version} of {plain(chosen.manifest.run_id)} is whole: {len(weights)} tensors, "
-            f"{values} values, signed by {signer_of(published)[:12]}"
-        )
+        chosen = choose_version(kept_versions(Path(checkpoint)), version)
+        typer.echo(_whole_version(chosen.cid, store, Origin(ticket, signer=key).key()))
         return
+    if key:
+        raise HocketError(Code.OPTION_INVALID, "--key goes with a folder that has versions; an export folder has no signature")
     from tokenizer.codec import load_codec
     from tts.export import load_export
 
@@ -143,12 +143,70 @@ def verify(checkpoint: CheckpointArgument, version: VersionOption = None, ticket
     typer.echo(f"{folder} is whole: {sum(one.numel() for one in export.stage.parameters())} values and their codec")
 
 
+def _whole_version(cid: str, store: BlockStore, key: bytes | None) -> str:
+    """Check all of a version in a store, and that `key` has signed it; a line that says so."""
+    from protocol.manifest import VersionManifest, read_manifest, signer_of
+    from simulations.version_export import read_dataset, read_weights
+
+    published = store.read_file(cid)
+    manifest = read_manifest(VersionManifest, published, signer=key)
+    with tempfile.TemporaryDirectory() as scratch:
+        weights = read_weights(manifest, store, Path(scratch))
+    read_dataset(manifest, store)
+    values = sum(array.size for array in weights.values())
+    known = "as it should be" if key is not None else "whoever that is: compare it with the run's ticket, or give --key"
+    return (
+        f"version {manifest.version} of {plain(manifest.run_id)} is whole: {len(weights)} tensors, {values} values, "
+        f"signed by {signer_of(published)}, {known}"
+    )
+
+
+@checkpoint_app.command("fetch")
+def fetch(
+    cid: Annotated[str, typer.Argument(metavar="CID", help="Of a version.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to make, or in which an earlier fetch stopped.")],
+    ticket: TicketOption = "",
+    gateway: GatewayOption = None,
+    key: KeyOption = "",
+) -> None:
+    """Fetch a version by its CID from the peers of its run or from IPFS, and check all of it.
+
+    `show`, `verify` and `export` take the folder that this makes.
+    """
+    import asyncio
+
+    from protocol.content import parse_cid
+    from simulations.version_fetch import fetch_version, write_version
+    from swarm.blocks import BlockStore
+
+    parse_cid(cid)
+    origin = _origin(ticket, gateway, key)
+    wanted = origin.key()
+    if not (out / "blocks").is_dir():
+        new_folder(out)
+    store = BlockStore(out / "blocks")
+    with tempfile.TemporaryDirectory() as scratch:
+        fetched = asyncio.run(fetch_version(origin, cid, store, Path(scratch)))
+    line = _whole_version(cid, store, wanted)
+    write_version(out, cid, fetched.manifest, store)
+    typer.echo(f"{out}: {line}")
+
+
+def _origin(ticket: str, gateway: list[str] | None, key: str = "") -> Origin:
+    from simulations.version_fetch import Origin
+
+    if not gateway:
+        check_ticket(ticket)
+    return Origin(ticket, tuple(gateway or ()), key)
+
+
 @checkpoint_app.command("export")
 def export(
     checkpoint: CheckpointArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="The export folder to make; an older export there is replaced.")],
     version: VersionOption = None,
     ticket: TicketOption = "",
+    gateway: GatewayOption = None,
     codec: Annotated[str, typer.Option(help="Name or folder of the codec that the dataset was made with.")] = "hocket-16k",
 ) -> None:
     """Make one model of a version, with its configuration, codec and text front: `hocket say` needs nothing else."""
@@ -172,14 +230,12 @@ def export(
                     remedy="give the coordinator's state folder, or a version's CID and --ticket",
                 )  # fmt: skip
             parse_cid(checkpoint)
-            check_ticket(ticket)
             import asyncio
 
-            from simulations.finish import Order, fetch_version
+            from simulations.version_fetch import fetch_version
 
             store = BlockStore(scratch / "blocks")
-            order = Order(ticket=ticket, cid=checkpoint, out=str(scratch), codec=codec)
-            fetched = asyncio.run(fetch_version(order, store, scratch, heldout=False))
+            fetched = asyncio.run(fetch_version(_origin(ticket, gateway), checkpoint, store, scratch))
             export_version(checkpoint, fetched.manifest, fetched.dataset, store, scratch, out, codec=codec)
     typer.echo(f"{out}: `hocket say` speaks with it")
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import shutil
 import sys
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,15 +19,10 @@ from common.errors import Code, HocketError
 from common.files import atomic_write
 from common.log import set_up_logging
 from protocol.identity import member_id
-from protocol.manifest import DatasetManifest, VersionManifest, read_manifest
 from protocol.ticket import Ticket
-from simulations.version_export import MAX_MANIFEST_BYTES, export_version, read_dataset
+from simulations.version_export import export_version
+from simulations.version_fetch import Fetched, Origin, fetch_version
 from swarm.blocks import BlockStore
-from swarm.carrier import PeerAddress
-
-logger = logging.getLogger(__name__)
-
-LISTEN = ("/ip4/127.0.0.1/tcp/0",)
 
 
 @dataclass(frozen=True)
@@ -79,65 +72,6 @@ class Outcome:
     rates: dict[str, float]
 
 
-@dataclass
-class Fetched:
-    """A version whose blocks are all there; its stage files are checked against the signed manifest when they are read."""
-
-    manifest: VersionManifest
-    dataset: DatasetManifest
-    providers: list[str]
-    seconds: float
-    size_bytes: int
-
-
-async def fetch_version(order: Order, store: BlockStore, state: Path, *, heldout: bool = True) -> Fetched:
-    """Fetch the version's manifest, its stage files, the dataset's manifest and, if wanted, the held-out shards into `store`.
-
-    Raises:
-        HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED, MANIFEST_INVALID, or what the carrier raises.
-    """
-    from swarm.block_swarm import BlockSwarm, Providers
-    from swarm.daemon import LibP2POptions
-    from swarm.libp2p import LibP2PCarrier
-
-    ticket = Ticket.decode(order.ticket)
-    started = time.monotonic()
-    carrier = await LibP2PCarrier.create(
-        state / "peer.key",
-        bootstrap=ticket.bootstrap_multiaddrs,
-        listen=LISTEN,
-        state_dir=state,
-        options=LibP2POptions.for_listen(LISTEN, run_id=ticket.run_id),
-    )
-    try:
-        known = {address.rpartition("/p2p/")[2]: address for address in ticket.bootstrap_multiaddrs}
-        coordinators = tuple(PeerAddress.from_multiaddrs([address]) for address in known.values())
-        swarm, origins = BlockSwarm(carrier, store), Providers(origins=coordinators)
-        await swarm.fetch(order.cid, origins, max_bytes=MAX_MANIFEST_BYTES)
-        manifest = read_manifest(VersionManifest, store.read_file(order.cid), signer=ticket.coordinator_key)
-        if manifest.run_id != ticket.run_id:
-            raise HocketError(Code.MANIFEST_INVALID, f"it is of run {manifest.run_id}, the ticket of {ticket.run_id}")
-        workers: list[PeerAddress] = []
-        for stage in range(len(manifest.stages)):
-            records = await carrier.dht.find(ticket.run_id, stage)
-            holders = [
-                PeerAddress(record.peer_id, tuple(record.multiaddrs)) for record in records if record.version_cid == order.cid
-            ]
-            workers += holders
-            part = manifest.stages[stage]
-            await swarm.fetch(part.cid, Providers(tuple(holders), coordinators), max_bytes=part.size_bytes)
-        await swarm.fetch(manifest.dataset_cid, origins, max_bytes=MAX_MANIFEST_BYTES)
-        dataset = read_dataset(manifest, store)
-        shards = dataset.heldout if heldout else []
-        for shard in shards:
-            await swarm.fetch(shard.cid, origins, max_bytes=shard.size_bytes)
-    finally:
-        await carrier.close()
-    size = sum(part.size_bytes for part in manifest.stages) + sum(shard.size_bytes for shard in shards)
-    names = [provider.peer_id for provider in [*coordinators, *workers]]
-    return Fetched(manifest, dataset, names, time.monotonic() - started, size)
-
-
 def export_checkpoint(order: Order, fetched: Fetched, store: BlockStore, state: Path) -> Path:
     """Merge the stage files into an export folder `checkpoint/`."""
     folder = Path(order.out) / "checkpoint"
@@ -157,7 +91,7 @@ def export_by_cid(ticket: str, cid: str, folder: Path, *, codec: str = "hocket-1
         state = folder / "fetched"
         state.mkdir(parents=True, exist_ok=True)
         store = BlockStore(state / "blocks")
-        fetched = asyncio.run(fetch_version(order, store, state, heldout=False))
+        fetched = asyncio.run(fetch_version(Origin(ticket), cid, store, state))
         export_checkpoint(order, fetched, store, state)
         shutil.rmtree(state)
     return folder / "checkpoint"
@@ -176,7 +110,7 @@ async def finish(order: Order) -> Outcome:
     state = out / "visitor"
     state.mkdir(parents=True, exist_ok=True)
     store = BlockStore(state / "blocks")
-    fetched = await fetch_version(order, store, state)
+    fetched = await fetch_version(Origin(order.ticket), order.cid, store, state, heldout=True)
     voice = load_voice(export_checkpoint(order, fetched, store, state))
     heldout = [row for shard in fetched.dataset.heldout for row in read_shard(store.read_file(shard.cid))]
     if len(heldout) < 2:
