@@ -126,7 +126,7 @@ class NetworkSection(_Section):
     peer_advertise: tuple[Annotated[str, Field(pattern=_HOST_PORT)], ...] = ()
     tls: bool = True
     wire: Literal["fp32", "bf16", "int8"] = "bf16"
-    silence_s: Seconds = 5.0
+    silence_s: Seconds = 4.0
     step_deadline_s: Seconds = 60.0
     attempts: int = Field(default=4, ge=1, le=64)
 

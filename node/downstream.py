@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from google.protobuf.message import DecodeError
 
 from common.errors import Code, HocketError
+from node.arrivals import Arrivals
+from node.callees import Callees
 from node.context import RoundContext
 from node.peers import AddressBook
 from node.replica import EventSink, Refused
@@ -25,7 +28,6 @@ from node.session import now_ms
 from node.wire import (
     ANSWER_METHOD,
     REQUEST_METHOD,
-    TRAIN_STEP_PROTOCOL,
     StepAnswer,
     StepInput,
     parse_signed,
@@ -69,7 +71,11 @@ class Errand:
 
 @dataclass
 class DownstreamStats:
-    """Of the round, for reports."""
+    """Of the round, for reports.
+
+    Args:
+        suspects: peer ids of replicas that failed and have not answered since.
+    """
 
     reroutes: int = 0
     longest_wait_s: float = 0.0
@@ -94,6 +100,8 @@ class Downstream:
     Args:
         carrier, key: ours. context: of the round. book: of addresses.
         event: writes to the worker's event log.
+        arrivals: what is known of the next stage's replicas from earlier rounds.
+        poke: makes the worker report soon: the coordinator should hear of a suspicion at once.
     """
 
     def __init__(
@@ -103,8 +111,12 @@ class Downstream:
         context: RoundContext,
         book: AddressBook,
         event: EventSink,
+        *,
+        arrivals: Arrivals | None = None,
+        poke: Callable[[], None] = lambda: None,
     ) -> None:
-        self._carrier = carrier
+        self._callees = Callees(carrier, arrivals or Arrivals())
+        self._poke = poke
         self._key = key
         self._context = context
         self._book = book
@@ -115,9 +127,14 @@ class Downstream:
         self.stats = DownstreamStats()
 
     def follow(self, context: RoundContext) -> None:
-        """Take over a new roster within the round: replicas come and go."""
+        """Take over a new roster within the round: replicas come and go, and nobody waits for one that has gone."""
         self._context = context
-        self._members = {entry.peer_id: entry for entry in context.next_replicas()}
+        before, self._members = self._members, {entry.peer_id: entry for entry in context.next_replicas()}
+        for peer, entry in before.items():
+            now = self._members.get(peer)
+            if now is None or now.generation != entry.generation:
+                self._callees.drop(peer, "the roster has it no longer in the place for which it was called")
+                self.stats.suspects.discard(peer)
         for router in self._routers.values():
             router.replace(list(self._members))
 
@@ -158,6 +175,7 @@ class Downstream:
             answer = await self._try(errand, entry, request, [tensor.data for tensor in tensors], step_input, attempt, budget_s)
             if answer is not None:
                 router.succeeded(choice.peer)
+                self.stats.suspects.discard(choice.peer)
                 self._note_recovery(errand, choice.peer, attempt)
                 return replace(answer, attempts_used=answer.attempts_used + attempt.spent)
 
@@ -208,11 +226,10 @@ class Downstream:
         loop = asyncio.get_running_loop()
         sent = loop.time()
         try:
-            message = await self._carrier.call(
+            message = await self._callees.call(
                 self._book.address(peer),
-                TRAIN_STEP_PROTOCOL,
                 Message(signed.SerializeToString(), list(body)),
-                silence_s=context.settings.silence_s,
+                ceiling_s=context.settings.silence_s,
                 deadline_s=budget_s,
             )
             answer = self._open(entry, message, nonce)
@@ -260,7 +277,9 @@ class Downstream:
         attempt.reason = reason
         if not attempt.failed_peer:
             attempt.failed_peer, attempt.failed_at = peer, now
-        self.stats.suspects.add(peer)
+        if peer in self._members:
+            self.stats.suspects.add(peer)
+            self._poke()
         logger.warning("microbatch %d: %s failed, left alone for %.1f s: %s", errand.microbatch_id, peer, back_off_s, reason)
         self._event(
             "suspected",

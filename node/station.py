@@ -15,6 +15,7 @@ import numpy as np
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
+from node.arrivals import Arrivals
 from node.context import RoundContext
 from node.downstream import Downstream
 from node.engine import Engine, Priority
@@ -108,6 +109,7 @@ class Station:
         self.base_cid = ""
         self.weights_sha256 = b""
         self.serving: Serving | None = None
+        self._arrivals = Arrivals()
         self._feeder: Feeder | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._submitted_round = -1
@@ -139,7 +141,10 @@ class Station:
         self._heldout, self._opened_for_training, self._submitted_round = None, False, -1
         downstream = None
         if not context.is_last:
-            downstream = Downstream(self._carrier, self._key, context, self._book, self._event)
+            self._arrivals.keep({entry.peer_id for entry in context.next_replicas()})
+            downstream = Downstream(
+                self._carrier, self._key, context, self._book, self._event, arrivals=self._arrivals, poke=self._poke
+            )
             await self._find_addresses(context)
         # In stage 0 a step belongs to a lease, so that a snapshot is taken when both are finished.
         boundary = no_boundary if context.is_first else self._boundary

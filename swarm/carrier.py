@@ -128,6 +128,7 @@ class Carrier(ABC):
         silence_s: float,
         deadline_s: float,
         max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
+        heard: Callable[[float], None] | None = None,
     ) -> Message:
         """Send `request` and await the answer. Cancelling the call closes its stream, which cancels the peer's handler.
 
@@ -138,6 +139,8 @@ class Carrier(ABC):
             silence_s: the longest time without any frame from the peer, which sends one every 0.5 s while it works.
             deadline_s: the longest time for the whole call.
             max_answer_bytes: limit of the answer's head and body; a larger one is refused before it is allocated.
+            heard: is told of each frame how many seconds after the one before it came; of the first, after the request began
+                to be sent. Time in which this process itself did not run is left out.
 
         Raises:
             HocketError: PEER_UNREACHABLE: it could not be dialled. PEER_SILENT: no frame for `silence_s`, or no answer

@@ -26,6 +26,7 @@ from swarm.frames import (
     frame_header,
     read_error,
 )
+from swarm.silence import SilenceWatch
 
 logger = logging.getLogger(__name__)
 
@@ -129,17 +130,24 @@ async def within(deadline: float, step: Awaitable[T], otherwise: str) -> T:
 
 
 async def call_over(
-    stream: FrameStream, peer_id: str, request: Message, *, silence_s: float, deadline: float, max_answer_bytes: int
+    stream: FrameStream,
+    peer_id: str,
+    request: Message,
+    *,
+    silence_s: float,
+    deadline: float,
+    max_answer_bytes: int,
+    heard: Callable[[float], None] | None = None,
 ) -> Message:
     """One call as the caller sees it. Unless it returns, the stream must be closed: what is still under way on it is unknown.
 
     Args:
         deadline: on the loop's clock [s].
+        heard: as of `Carrier.call`.
 
     Raises:
         HocketError: PEER_SILENT, STREAM_BROKEN, MESSAGE_TOO_LARGE, PEER_REFUSED.
     """
-    loop = asyncio.get_running_loop()
     sending: asyncio.Task[None] | None = None
     if request.body_size_bytes < SMALL_BYTES:
         for piece in encode(request):
@@ -147,24 +155,28 @@ async def call_over(
     else:
         sending = asyncio.create_task(stream.send_message(request))
     assembler = Assembler(max_answer_bytes)
+    watch = SilenceWatch(silence_s, heard)
     try:
-        while True:
-            silent_at = loop.time() + silence_s
-            late = deadline <= silent_at
-            why = "did not answer within the call's deadline" if late else f"sent nothing for {silence_s:g} s"
-            limit, otherwise = min(silent_at, deadline), f"{peer_id} {why}"
-            kind, payload = await within(limit, stream.receive(), otherwise)
-            if kind is FrameType.WAITING:
-                continue
-            if kind is FrameType.ERROR:
-                raise PeerRefused(peer_id, *read_error(payload))
-            answer = assembler.add(kind, payload)
-            if answer is None:
-                continue
-            if sending is not None:
-                await within(limit, sending, otherwise)  # over in a moment: the peer has read all of it
-            return answer
+        async with asyncio.timeout_at(deadline) as scope:
+            watch.start(scope)
+            while True:
+                kind, payload = await stream.receive()
+                watch.heard()
+                if kind is FrameType.WAITING:
+                    continue
+                if kind is FrameType.ERROR:
+                    raise PeerRefused(peer_id, *read_error(payload))
+                answer = assembler.add(kind, payload)
+                if answer is None:
+                    continue
+                if sending is not None:
+                    await sending  # over in a moment: the peer has read all of it
+                return answer
+    except TimeoutError as error:
+        why = f"sent nothing for {silence_s:.3g} s" if watch.silent else "did not answer within the call's deadline"
+        raise HocketError(Code.PEER_SILENT, f"{peer_id} {why}") from error
     finally:
+        watch.stop()
         if sending is not None:
             await _stop(sending)
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from common.errors import Code, HocketError
@@ -75,13 +75,20 @@ class StreamCarrier(Carrier):
         silence_s: float,
         deadline_s: float,
         max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
+        heard: Callable[[float], None] | None = None,
     ) -> Message:
         check_head(request)
         address = address_of(peer)
         deadline = asyncio.get_running_loop().time() + deadline_s
         async with self._stream(address, protocol, silence_s, deadline) as stream:
             return await call_over(
-                stream, address.peer_id, request, silence_s=silence_s, deadline=deadline, max_answer_bytes=max_answer_bytes
+                stream,
+                address.peer_id,
+                request,
+                silence_s=silence_s,
+                deadline=deadline,
+                max_answer_bytes=max_answer_bytes,
+                heard=heard,
             )
 
     @contextlib.asynccontextmanager
