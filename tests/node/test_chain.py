@@ -310,3 +310,43 @@ def test_the_answer_to_another_request_is_no_answer(harness: ModuleType, monkeyp
         assert all("another request" in event["reason"] for event in chain.named("suspected")) and chain.named("suspected")
 
     harness.run_chain(harness.Chain(2, attempts=1), body)
+
+
+def test_all_calls_to_a_frozen_replica_are_left_with_the_first_and_it_is_told_at_once(harness: ModuleType) -> None:
+    chain = harness.Chain(2, [1, 2], leases=harness.Leases(1, microbatches=4), silence_s=1.0)
+    first = chain.at(0)[0]
+    lost = chain.at(1)[0]
+    told: list[set[str]] = []
+
+    async def body(chain: Any) -> None:
+        first.downstream._poke = lambda: told.append(set(first.downstream.stats.suspects))
+        chain.network.freeze(lost.peer_id)
+        await chain.work()
+
+    harness.run_chain(chain, body)
+    events = chain.named("suspected")
+    assert [event["peer"] for event in events] == [lost.peer_id] * 2
+    # The second microbatch was sent later and waited no longer than the first.
+    assert sum("another call" in event["reason"] for event in events) == 1
+    assert told and told[0] == {lost.peer_id} == first.downstream.stats.suspects
+    assert chain.counted(0) == [0, 1, 2, 3] == chain.counted(1, without=lost)
+
+
+def test_nobody_waits_for_a_replica_that_the_roster_has_dropped(harness: ModuleType) -> None:
+    chain = harness.Chain(2, [1, 2], leases=harness.Leases(1, microbatches=2), silence_s=60.0)
+    first, lost = chain.at(0)[0], chain.at(1)[0]
+
+    async def body(chain: Any) -> None:
+        chain.network.freeze(lost.peer_id)
+        working = asyncio.create_task(chain.work())
+        while lost.peer_id not in first.downstream._callees._calls:
+            await asyncio.sleep(0)
+        roster = pb.Roster(run_id=chain.roster.run_id, round=1)
+        roster.entries.extend(entry for entry in chain.roster.entries if entry.peer_id != lost.peer_id)
+        first.downstream.follow(dataclasses.replace(first.context, roster=RosterView(roster)))
+        await asyncio.wait_for(working, 20.0)
+
+    harness.run_chain(chain, body)
+    assert [event["from_peer"] for event in chain.named("rerouted")] == [lost.peer_id]
+    assert first.downstream.stats.suspects == set()
+    assert chain.counted(0) == [0, 1] == chain.counted(1, without=lost)
