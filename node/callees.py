@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 
 from common.errors import Code, HocketError
@@ -20,10 +21,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class _Call:
-    """One call: when its callee was last heard of, on the loop's clock, and the longest gap between signs of life so far."""
+    """One call: when it began and when it last had a sign of life, on the loop's clock, and the longest gap so far."""
 
     scope: asyncio.Timeout
-    heard_at: float
+    began_at: float
+    heard_at: float = -math.inf
     longest_gap_s: float = 0.0
     broken_off: str = ""
 
@@ -74,9 +76,10 @@ class Callees:
         except HocketError as error:
             if call is not None:
                 calls.discard(call)
-            if error.code is Code.PEER_SILENT and call is not None and loop.time() - call.heard_at >= bound.silence_s:
-                logger.info("%s was trusted for %s", peer, bound.reason)
-                self._break_off(peer, "another call has found it silent", heard_until=call.heard_at)
+                silent_since = max(call.began_at, call.heard_at)
+                if error.code is Code.PEER_SILENT and loop.time() - silent_since >= bound.silence_s:
+                    logger.info("%s was trusted for %s", peer, bound.reason)
+                    self._break_off(peer, "another call has found it silent", silent_since)
             raise
         finally:
             if call is not None:
@@ -86,11 +89,12 @@ class Callees:
 
     def drop(self, peer: str, reason: str) -> None:
         """Break off every call to a callee that need not be waited for any more; the calls fail as if it had gone silent."""
-        self._break_off(peer, reason)
+        self._break_off(peer, reason, math.inf)
 
-    def _break_off(self, peer: str, reason: str, *, heard_until: float | None = None) -> None:
+    def _break_off(self, peer: str, reason: str, silent_since: float) -> None:
+        """Break off the calls that have had no sign of life after `silent_since`."""
         now = asyncio.get_running_loop().time()
         for call in self._calls.get(peer, ()):
-            if not call.broken_off and (heard_until is None or call.heard_at <= heard_until):
+            if not call.broken_off and call.heard_at <= silent_since:
                 call.broken_off = reason
                 call.scope.reschedule(now)

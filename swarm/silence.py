@@ -1,8 +1,8 @@
 """Judges the peer of one call by its silence, and never by a time in which this process itself did not run.
 
 A process that was stopped, suspended or short of processor time finds a timer run out and, unread beside it, what its peer
-has sent meanwhile. So a timer that goes off late does not end the call: what has come in is read first, and the peer gets
-another second. The time lost so is nobody's silence.
+has sent meanwhile. So a timer that has run out does not end the call yet: what has come in is read first, for a moment, or for
+a second when the timer went off late. The time lost so is nobody's silence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable
 
 HELD_UP_S = 0.25
-READ_FIRST_S = 1.0
+READ_FIRST_S = 0.1
+READ_LONGER_S = 1.0
 
 
 class SilenceWatch:
@@ -28,6 +29,7 @@ class SilenceWatch:
         self._loop = asyncio.get_running_loop()
         self._last = self._due = 0.0
         self._absent_s = 0.0
+        self._reading = False
         self._scope: asyncio.Timeout | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.silent = False
@@ -57,10 +59,15 @@ class SilenceWatch:
         late_s = now - self._due
         until = self._last + self._absent_s + self._silence_s
         if now < until:
+            self._reading = False
             self._look_at(until)  # something has been heard since the timer was set
         elif late_s > HELD_UP_S:
             self._absent_s += late_s
-            self._look_at(now + min(READ_FIRST_S, self._silence_s))
+            self._reading = True
+            self._look_at(now + READ_LONGER_S)
+        elif not self._reading:
+            self._reading = True
+            self._look_at(now + READ_FIRST_S)
         elif self._scope is not None:
             self.silent = True
             self._scope.reschedule(now)

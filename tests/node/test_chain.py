@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from node import stage_service
 from node.wire import TRAIN_STEP_PROTOCOL, Losses
 from protocol.generated import hocket_pb2 as pb
 from protocol.messages import make_signed
+from protocol.roster import RosterView
 from tts.batch import collate
 from tts.dropout import PassContext
 from tts.reference import forward_chain
