@@ -8,11 +8,11 @@ from typing import Any
 
 from coordinator.assembly import Assembly
 from coordinator.assignment import Candidate, assign
+from coordinator.closing import closed
 from coordinator.core import Core
 from coordinator.deadlines import deadline
 from coordinator.failures import judge
 from coordinator.leases import Held, overdue
-from coordinator.measures import count_microbatches, count_round
 from coordinator.rounds import Decision, Facts, Phase, StageFacts, decide
 from coordinator.views import wants_evaluation
 
@@ -167,18 +167,6 @@ class Driver:
                 "total_frames": rounds.total_frames or state.total_frames or rounds.count * frames,
             }
         elif decision.enter is Phase.AGGREGATING:
-            more["counts"] = self._counts()
+            more = closed(state, core.reports.values(), core.bytes_sent)
         core.emit("phase", phase=decision.enter.value, reason=decision.reason, **more)
         logger.info("round %d enters %s: %s", state.round, state.phase, decision.reason)
-
-    def _counts(self) -> dict[str, Any]:
-        """The round in numbers, fixed when it closes."""
-        core, state = self._core, self._core.state
-        done = [lease for lease in state.leases.values() if lease.done_at is not None]
-        reports = [*state.past_reports, *core.reports.values()]
-        counts = count_round(reports, state.updates.values(), state.stages, sum(lease.frames for lease in done))
-        issued = [range(lease.first_microbatch_id, lease.first_microbatch_id + lease.microbatches) for lease in done]
-        counts["microbatches"] = count_microbatches(state.updates.values(), issued)
-        # Bytes are running totals of each process, so the newest word counts, whichever round it came in.
-        counts["bytes"] = {**counts["bytes"], **core.bytes_sent}
-        return counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -75,15 +75,17 @@ class Sizes:
 def next_range(cursor: Cursor, returned: Sequence[Range], sizes: Sizes) -> Grant:
     """The next range to lease: one that came back first, else the next stretch of the order.
 
-    The rest of an epoch that is too short for a lease is skipped: every epoch has another order, so no row is always left out,
-    and every inner step has the frames that its divisor and its learning rate are planned for.
+    An epoch is leased to its last row. What would be left of it after this lease goes with it when that is under half a lease,
+    and is a lease of its own else; so a lease has at least half and less than one and a half times its usual rows, unless the
+    whole dataset has fewer.
     """
     if returned:
         return Grant(min(returned), cursor, recycled=True)
-    size = sizes.rows_per_lease
-    if cursor.position + size > sizes.rows:
+    if cursor.position >= sizes.rows:
         cursor = Cursor(cursor.epoch + 1, 0)
-    taken = Range(cursor.epoch, cursor.position, cursor.position + size)
+    size, left = sizes.rows_per_lease, sizes.rows - cursor.position
+    rows = left if 2 * left < 3 * size else size
+    taken = Range(cursor.epoch, cursor.position, cursor.position + rows)
     return Grant(taken, Cursor(cursor.epoch, taken.stop), recycled=False)
 
 
@@ -109,3 +111,45 @@ def overdue(held: Sequence[Held], limit_s: float) -> list[tuple[int, str]]:
         elif one.held_s > limit_s:
             lost.append((one.lease_id, f"unfinished after {one.held_s:.1f} s, the limit is {limit_s:.1f} s"))
     return lost
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a lease by the end of its round.
+
+    Args:
+        microbatches: ids that belong to it. done: its holder has finished it, with frames that count.
+        returned: its range was given back.
+    """
+
+    lease_id: int
+    rows: int
+    microbatches: range
+    done: bool
+    returned: bool
+
+
+def unheld(fates: Sequence[Fate], held: Collection[int]) -> list[int]:
+    """Finished leases of which no update of stage 0 holds a microbatch: their holders died with it, so their rows are due again.
+
+    Args:
+        held: ids of the microbatches that the round's acknowledged updates of stage 0 count.
+    """
+    return [one.lease_id for one in fates if one.done and not one.returned and not any(id in held for id in one.microbatches)]
+
+
+def repeated_rows(fates: Sequence[Fate], due_again: Collection[int], counted: Collection[int]) -> int:
+    """Rows that the round has trained although they were, or will be, trained by somebody else as well.
+
+    They are the rows of leases whose range was given back, or is due again, and which were finished all the same or of which
+    some update counts a microbatch: a later stage had worked on it before its holder was lost. The rows of such a lease count
+    whole, so this is an upper bound.
+
+    Args:
+        due_again: lease ids, as `unheld` names them. counted: ids of the microbatches that any update of the round counts.
+    """
+    return sum(
+        one.rows for one in fates
+        if (one.returned and (one.done or any(id in counted for id in one.microbatches)))
+        or (one.lease_id in due_again and any(id in counted for id in one.microbatches))
+    )  # fmt: skip

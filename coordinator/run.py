@@ -42,7 +42,7 @@ class Member:
 
 @dataclass
 class Lease:
-    """A range that one member, in one generation, trains in this round."""
+    """A range that one member, in one generation, trains in this round; `issued` microbatch ids belong to it."""
 
     lease_id: int
     member: str
@@ -50,6 +50,7 @@ class Lease:
     range: Range
     first_microbatch_id: int
     granted_at: float
+    issued: int = 0
     done_at: float | None = None
     returned: str = ""
     frames: int = 0
@@ -232,6 +233,8 @@ class RunState:
         elif self.phase is Phase.AGGREGATING:
             self.counts = data["counts"]
             self.bytes_sent |= data["counts"]["bytes"]
+            for lease_id in data.get("due_again", ()):
+                self._give_back(self.leases[lease_id], "no update of stage 0 holds it")
         if self.phase is Phase.CLOSING:
             for lease in self.outstanding:
                 self._give_back(lease, "the round closes")
@@ -248,7 +251,7 @@ class RunState:
         else:
             self.cursor = Cursor(taken.epoch, taken.stop)
         self.leases[data["lease_id"]] = Lease(
-            data["lease_id"], data["member"], data["generation"], taken, data["first_microbatch_id"], time
+            data["lease_id"], data["member"], data["generation"], taken, data["first_microbatch_id"], time, data["microbatches"]
         )
         self.next_lease_id = data["lease_id"] + 1
         self.next_microbatch_id = data["first_microbatch_id"] + data["microbatches"]

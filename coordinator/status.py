@@ -104,6 +104,7 @@ def report_json(core: Core) -> dict[str, Any]:
         **listening_json(state),
         "duplicate_microbatches": sum(one["duplicate_microbatches"] for one in state.rounds),
         "dropped_microbatches": sum(one["dropped_microbatches"] for one in state.rounds),
+        "repeated_rows": sum(one.get("repeated_rows", 0) for one in state.rounds),
         "coordinator_restarts": max(state.starts - 1, 0),
         "final_version": final_version(state),
         "bytes_sent": bytes_by_kind(core.bytes_sent),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.assignment import Candidate, assign
 from coordinator.deadlines import deadline
-from coordinator.leases import Cursor, Held, Range, Sizes, next_range, overdue
+from coordinator.leases import Cursor, Fate, Held, Range, Sizes, next_range, overdue, repeated_rows, unheld
 from coordinator.rounds import Facts, Phase, StageFacts, decide
 
 seconds = st.floats(min_value=0, max_value=1e6)
@@ -96,22 +96,22 @@ sizes = st.builds(
 
 
 @given(sizes, st.integers(1, 60))
-def test_leases_tile_each_epoch_without_overlap(shape: Sizes, number: int) -> None:
+def test_leases_tile_every_epoch_to_its_last_row(shape: Sizes, number: int) -> None:
     cursor, ranges = Cursor(), []
     for _ in range(number):
         grant = next_range(cursor, [], shape)
         assert not grant.recycled
-        assert 0 <= grant.range.start < grant.range.stop <= shape.rows
-        assert grant.range.rows == shape.rows_per_lease
+        usual = shape.rows_per_lease
+        assert usual <= 2 * grant.range.rows and 2 * grant.range.rows < 3 * usual
+        assert grant.range.rows == usual or grant.range.stop == shape.rows
         ranges.append(grant.range)
         cursor = grant.cursor
+    assert (ranges[0].epoch, ranges[0].start) == (0, 0)
     for before, after in pairwise(ranges):
-        if after.epoch == before.epoch:
-            assert after.start == before.stop
-        else:
-            # Only a rest too short for a lease is skipped.
+        if before.stop == shape.rows:
             assert (after.epoch, after.start) == (before.epoch + 1, 0)
-            assert shape.rows - before.stop < shape.rows_per_lease
+        else:
+            assert (after.epoch, after.start) == (before.epoch, before.stop)
 
 
 @given(sizes, st.lists(st.builds(Range, st.integers(0, 3), st.integers(0, 9), st.integers(10, 20)), min_size=1, max_size=5))
@@ -141,6 +141,23 @@ def test_a_target_in_frames_is_the_same_for_any_number_of_replicas(shape: Sizes,
 def test_leases_go_back_when_late_or_orphaned() -> None:
     held = [Held(1, "a", 5.0, 0), Held(2, "a", 50.0, 0), Held(3, "b", 5.0, 2), Held(4, "b", 5.0, 1)]
     assert [lease for lease, _ in overdue(held, 10.0)] == [2, 3]
+
+
+def test_what_no_update_of_stage_0_holds_is_due_again_and_what_others_counted_of_it_is_a_repeat() -> None:
+    fates = [
+        Fate(1, 10, range(0, 2), done=True, returned=False),   # held
+        Fate(2, 10, range(2, 4), done=True, returned=False),   # its holder died after it; stage 1 has it
+        Fate(3, 10, range(4, 6), done=True, returned=False),   # its holder died after it; nobody has it
+        Fate(4, 10, range(6, 8), done=False, returned=True),   # its holder died over it; stage 1 has a part
+        Fate(5, 10, range(8, 10), done=False, returned=True),  # its holder died over it; nobody has it
+        Fate(6, 10, range(10, 12), done=True, returned=True),  # late, after somebody else was given the range
+        Fate(7, 10, range(12, 14), done=False, returned=False),
+    ]  # fmt: skip
+    due = unheld(fates, {0})
+    assert due == [2, 3]
+    assert repeated_rows(fates, due, {0, 1, 3, 7, 10, 11}) == 10 + 10 + 10
+    assert repeated_rows(fates, due, set()) == 10
+    assert unheld(fates, {0, 2, 5}) == [] and repeated_rows(fates, [], {0, 1, 2, 3, 4, 5}) == 10
 
 
 # ---- rounds --------------------------------------------------------------------------------------------------------------

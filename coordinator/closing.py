@@ -1,0 +1,42 @@
+"""What a round came to, fixed when its last update is in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from coordinator.leases import Fate, repeated_rows, unheld
+from coordinator.measures import count_microbatches, count_round
+from coordinator.run import RunState
+
+
+def closed(
+    state: RunState, reports: Iterable[Mapping[str, Any]], bytes_sent: Mapping[str, Mapping[str, int]]
+) -> dict[str, Any]:  # fmt: skip
+    """The round in numbers.
+
+    Args:
+        state: of the run, while it is CLOSING. reports: of members whose assignment has not ended.
+        bytes_sent: running totals of each process, so the newest word counts, whichever round it came in.
+
+    Returns:
+        `counts`, see `measures.count_round`, with the microbatches of each stage and the rows that were trained twice; and
+        `due_again`, ids of the leases that were finished, but whose holders are gone without an update.
+    """
+    done = [lease for lease in state.leases.values() if lease.done_at is not None]
+    counts = count_round(
+        [*state.past_reports, *reports], state.updates.values(), state.stages, sum(lease.frames for lease in done)
+    )
+    issued = [range(lease.first_microbatch_id, lease.first_microbatch_id + lease.microbatches) for lease in done]
+    counts["microbatches"] = count_microbatches(state.updates.values(), issued)
+    fates = [
+        Fate(one.lease_id, one.range.rows, range(one.first_microbatch_id, one.first_microbatch_id + one.issued),
+             done=one.done_at is not None and one.frames > 0, returned=bool(one.returned))
+        for one in state.leases.values()
+    ]  # fmt: skip
+    held = {identifier for one in state.updates.values() if one.stage == 0 for identifier, _ in one.microbatches}
+    counted = {identifier for one in state.updates.values() for identifier, _ in one.microbatches}
+    due_again = unheld(fates, held)
+    counts["repeated_rows"] = repeated_rows(fates, due_again, counted)
+    counts["bytes"] = {**counts["bytes"], **bytes_sent}
+    return {"counts": counts, "due_again": due_again}
