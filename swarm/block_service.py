@@ -100,14 +100,11 @@ def _look_up(store: BlockStore, cids: list[str], fetching: set[str]) -> Message:
     return Message(reply.SerializeToString(), body)
 
 
-async def ask_for_blocks(
-    carrier: Carrier, provider: PeerAddress, cids: Sequence[str], *, wait_s: float = 0.0, silence_s: float = SILENCE_S
-) -> BlockAnswer:
+async def ask_for_blocks(carrier: Carrier, provider: PeerAddress, cids: Sequence[str], *, wait_s: float = 0.0) -> BlockAnswer:
     """Ask one peer for up to 64 blocks.
 
     Args:
         wait_s: how long the peer may wait for one of them that it is fetching itself, when it has none.
-        silence_s: as for `Carrier.call`.
 
     Raises:
         HocketError: BLOCK_DAMAGED if the peer sent anything else than it was asked for, and what a call raises.
@@ -115,7 +112,7 @@ async def ask_for_blocks(
     request = Message(pb.BlockRequest(cids=cids, wait_ms=round(wait_s * 1000)).SerializeToString())
     limit = MAX_REPLY_BYTES + MEBIBYTE
     answer = await carrier.call(
-        provider, BLOCKS_PROTOCOL, request, silence_s=silence_s, deadline_s=DEADLINE_S, max_answer_bytes=limit
+        provider, BLOCKS_PROTOCOL, request, silence_s=SILENCE_S, deadline_s=DEADLINE_S, max_answer_bytes=limit
     )
     return await asyncio.to_thread(_read_reply, provider.peer_id, list(cids), answer, heads_only=False)
 

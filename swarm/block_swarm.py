@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.errors import Code, HocketError
@@ -31,8 +31,8 @@ MAX_REQUESTS_OF_A_PROVIDER = 2
 MAX_PEERS = 16
 MAX_FAILURES = 2
 LOOK_S = 1.0
+LOOK_AGAIN_S = 0.25
 WAIT_S = 2.0
-AWAITED_SILENCE_S = 3.0
 _OUR_FAULTS = (Code.DISK_FULL, Code.STATE_UNREADABLE, Code.CARRIER_FAILED)
 
 
@@ -70,6 +70,7 @@ class BlockSwarm:
         self.store = store
         self.incoming = Incoming()
         self.paces = Paces()
+        self._late: set[str] = set()
 
     async def serve(self) -> None:
         """Serve what is in the store, and what is on its way there."""
@@ -92,39 +93,48 @@ class BlockSwarm:
         now = self._now()
         everyone = {peer.peer_id: peer for peer in [*providers.origins, *providers.peers]}
         origins = self._usable(providers.origins, now)
-        candidates = [peer for peer in self._usable(providers.peers, now) if not self.paces.shunned(peer, now)]
-        turns = Turns(self._carrier.peer_id, candidates[:MAX_PEERS])
+        turns = Turns(self._carrier.peer_id, self._usable(providers.peers, now)[:MAX_PEERS])
         plan = FetchPlan(root, (), max_bytes=max_bytes, origins=origins, turns=turns)
         await take_from_store(plan, self.store)
         if plan.finished:
             return
-        with self.incoming.running(plan):
-            # One whose address is not known may still ask us, and is then met as well.
-            await self._meet(plan, [everyone[peer] for peer in turns.candidates if everyone[peer].multiaddrs])
-            await _Fetch(self._carrier, self.store, self.incoming, self.paces, plan, everyone).run()
+        # One that failed of late, or whose address is not known, may still ask us, and is then met as well.
+        known = [peer for peer in turns.candidates if everyone[peer].multiaddrs and not self.paces.shunned(peer, now)]
+        looks = {peer: asyncio.create_task(self._look(plan, everyone[peer])) for peer in known}
+        try:
+            with self.incoming.running(plan):
+                await self._meet(looks)
+                await _Fetch(self._carrier, self.store, self.incoming, self.paces, plan, everyone, looks.values()).run()
+        finally:
+            for look in looks.values():
+                look.cancel()
+            if looks:
+                await asyncio.wait(looks.values())
 
     def _usable(self, peers: Iterable[PeerAddress], now_s: float) -> list[str]:
         """Their ids, the nearest first, without ourselves and without those that lied of late."""
         ids = [peer.peer_id for peer in peers if peer.peer_id != self._carrier.peer_id]
         return [peer for peer in self.paces.nearest(ids, now_s) if not self.paces.liar(peer, now_s)]
 
-    async def _meet(self, plan: FetchPlan, peers: Sequence[PeerAddress]) -> None:
-        """Ask peers, all at once, whether they have the file or are fetching it; nobody is waited for longer than a second."""
+    async def _meet(self, looks: Mapping[str, asyncio.Task[None]]) -> None:
+        """Wait for the answers of peers, a second at most; one that took longer is not waited for again until it has answered."""
+        prompt = [look for peer, look in looks.items() if peer not in self._late]
+        if prompt:
+            await asyncio.wait(prompt, timeout=LOOK_S)
+        self._late.update(peer for peer, look in looks.items() if not look.done())
 
-        async def look(peer: PeerAddress) -> None:
-            began_s = self._now()
-            try:
-                answer = await ask_for_heads(self._carrier, peer, [plan.root], within_s=LOOK_S)
-            except HocketError as error:
-                if error.code in _OUR_FAULTS:
-                    raise
-                self.paces.failed(peer.peer_id, self._now(), lied=error.code is Code.BLOCK_DAMAGED)
-                logger.debug("peer %s is not asked for %s: %s", peer.peer_id, plan.root, error)
-                return
-            self.paces.answered(peer.peer_id, self._now() - began_s, 0)
-            plan.met(peer.peer_id, has_root=answer.blocks[plan.root] is not None, fetching=plan.root in answer.fetching)
-
-        await asyncio.gather(*map(look, peers))
+    async def _look(self, plan: FetchPlan, peer: PeerAddress) -> None:
+        """Ask a peer whether it has a file or is fetching it, and tell the plan."""
+        began_s = self._now()
+        try:
+            answer = await ask_for_heads(self._carrier, peer, [plan.root], within_s=SILENCE_S)
+        except HocketError as error:  # what is our own fault comes up again when blocks are asked for
+            self.paces.failed(peer.peer_id, self._now(), lied=error.code is Code.BLOCK_DAMAGED)
+            logger.debug("peer %s is not asked for %s: %s", peer.peer_id, plan.root, error)
+            return
+        self._late.discard(peer.peer_id)
+        self.paces.answered(peer.peer_id, self._now() - began_s, 0)
+        plan.met(peer.peer_id, has_root=answer.blocks[plan.root] is not None, fetching=plan.root in answer.fetching)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -141,6 +151,7 @@ class _Fetch:
         paces: Paces,
         plan: FetchPlan,
         addresses: dict[str, PeerAddress],
+        looks: Collection[asyncio.Task[None]],
     ) -> None:
         self._carrier = carrier
         self._store = store
@@ -148,10 +159,17 @@ class _Fetch:
         self._paces = paces
         self._plan = plan
         self._addresses = addresses
+        self._looks = looks
         self._now = asyncio.get_running_loop().time
 
     async def run(self) -> None:
-        await carry_out(self._plan, self._store, self._ask, self._settle, lambda: self._plan.turns.look_again_s(self._now()))
+        await carry_out(self._plan, self._store, self._ask, self._settle, self._pause)
+
+    def _pause(self) -> float | None:
+        pause_s = self._plan.turns.look_again_s(self._now())
+        if pause_s is None and not all(look.done() for look in self._looks):
+            return LOOK_AGAIN_S  # one of them may have it
+        return pause_s
 
     def _ask(self, under_way: Sequence[_Errand]) -> Requests[_Errand, BlockAnswer]:
         plan, now = self._plan, self._now()
@@ -168,7 +186,7 @@ class _Fetch:
         for peer in plan.turns.free(now):
             if peer not in waited_for and (batch := plan.take_awaited(peer, max_blocks=MAX_CIDS, max_bytes=BATCH_BYTES)):
                 plan.turns.asked(peer, now)
-                yield _Errand(peer, True, now), batch, self._bring(peer, batch, WAIT_S, AWAITED_SILENCE_S)
+                yield _Errand(peer, True, now), batch, self._bring(peer, batch, WAIT_S)
 
     def _next_requests(self, asked: Sequence[str]) -> list[tuple[str, int]]:
         """Who is asked next, and for how many blocks at most: idle providers first, so that all of them share the work.
@@ -186,8 +204,8 @@ class _Fetch:
         block_s = self._paces.expected_s(peer, MEBIBYTE)
         return MAX_CIDS if block_s * MAX_CIDS <= BATCH_S else int(BATCH_S / block_s)
 
-    async def _bring(self, peer: str, cids: list[str], wait_s: float = 0.0, silence_s: float = SILENCE_S) -> BlockAnswer:
-        answer = await ask_for_blocks(self._carrier, self._addresses[peer], cids, wait_s=wait_s, silence_s=silence_s)
+    async def _bring(self, peer: str, cids: list[str], wait_s: float = 0.0) -> BlockAnswer:
+        answer = await ask_for_blocks(self._carrier, self._addresses[peer], cids, wait_s=wait_s)
         for cid, data in answer.blocks.items():
             if data is not None:
                 await asyncio.to_thread(self._store.put, cid, data)
