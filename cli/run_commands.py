@@ -56,6 +56,10 @@ def worker(
     store_limit: Annotated[
         str, typer.Option("--store-limit", help="Of versions and shards that are kept and served on; unused ones go first.")
     ] = "20GiB",
+    gateway: Annotated[
+        list[str] | None,
+        typer.Option("--gateway", help="IPFS gateway for what no peer has, asked before those of the run; several times."),
+    ] = None,
     listen: Annotated[
         list[str] | None, typer.Option("--listen", help="libp2p listen address; may be given several times.")
     ] = None,
@@ -86,6 +90,7 @@ def worker(
             threads=threads,
             memory_limit=limit,
             store_limit=store_bytes,
+            gateways=gateway or [],
             listen=listen or ["/ip4/127.0.0.1/tcp/0"],
             announce=announce or [],
             faults=faults,

@@ -59,6 +59,7 @@ class Core:
         self.bytes_sent: dict[str, dict[str, int]] = dict(state.bytes_sent)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self.reason = state.phase_reason
+        self.ipfs: dict[str, int | None] | None = None  # how far pushing is; None: there is none
         self.wake = asyncio.Event()
         self._journal = journal
         self._news = asyncio.Event()

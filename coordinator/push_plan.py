@@ -6,7 +6,7 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -219,6 +219,23 @@ def tidied(wanted: Sequence[Wanted], progress: Progress) -> Progress:
     roots = {one.root for one in wanted}
     files = {root: one for root, one in progress.files.items() if root in roots or one.on_node or one.request_id}
     return progress if len(files) == len(progress.files) else progress.model_copy(update={"files": files})
+
+
+def summary(wanted: Sequence[Wanted], rounds: Mapping[int, Sequence[str]], progress: Progress) -> dict[str, int | None]:
+    """How far the run is: the newest round of which the node has every file, files that it has not yet, failures in a row.
+
+    Args:
+        rounds: the files of the version that each kept round made.
+    """
+    whole = [number for number, files in rounds.items() if files and all(progress.file(root).on_node for root in files)]
+    roots = dict.fromkeys(one.root for one in wanted)
+    failures = progress.node.failures + progress.service.failures
+    failures += sum(progress.file(root).trouble.failures for root in roots)
+    return {
+        "pushed_round": max(whole, default=None),
+        "pending": sum(not progress.file(root).on_node for root in roots),
+        "failures": failures,
+    }
 
 
 def _with(progress: Progress, root: str, file: FileProgress) -> Progress:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from common.errors import Code, HocketError
 from common.files import atomic_write, disk_error
 from coordinator.core import Core
-from coordinator.push_plan import Kind, Progress, Step, Wanted, failed, next_step, succeeded, tidied
+from coordinator.push_plan import Kind, Progress, Step, Wanted, failed, next_step, succeeded, summary, tidied
 from coordinator.run import RunState
 from coordinator.run_config import RunConfig
 from protocol.car import write_car
@@ -95,6 +95,8 @@ class Pushing:
         step = next_step(wanted, self.progress, self._core.clock(), service=self._service is not None)
         if step.kind is not Kind.WAIT:
             await self._carry_out(step, wanted)
+        rounds = {one["round"]: [root for root, _ in self._names.get(one["cid"], ())] for one in self._core.state.versions}
+        self._core.ipfs = summary(wanted, rounds, self.progress)
         return step
 
     def _wanted(self) -> list[Wanted]:

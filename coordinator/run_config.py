@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import Code, HocketError
+from swarm.ipfs_fallback import MAX_GATEWAYS, gateway_address
 from swarm.ipfs_http import base_url
 
 Positive = Annotated[int, Field(gt=0)]
@@ -20,6 +21,14 @@ def _address(address: str) -> str:
     """An address of IPFS without the slash at its end; empty: none."""
     try:
         return base_url(address) if address else ""
+    except HocketError as error:
+        raise ValueError(error.detail) from error
+
+
+def _gateway(address: str) -> str:
+    """An address that members will take from a stranger."""
+    try:
+        return gateway_address(address)
     except HocketError as error:
         raise ValueError(error.detail) from error
 
@@ -171,11 +180,13 @@ class PreviewsSection(_Section):
 class IpfsSection(_Section):
     """`[ipfs]`: the RPC of an IPFS node that versions and the dataset are pushed to, and a pinning service besides.
 
-    Both are addresses; without `rpc` nothing is pushed. Members read this file, so no secret belongs here.
+    Both are addresses; without `rpc` nothing is pushed. Members read this file, so no secret belongs here. `gateways` are for the
+    members: they ask them for what no peer has.
     """
 
     rpc: Annotated[str, AfterValidator(_address)] = ""
     pinning: Annotated[str, AfterValidator(_address)] = ""
+    gateways: tuple[Annotated[str, AfterValidator(_gateway)], ...] = Field(default=(), max_length=MAX_GATEWAYS)
 
     @model_validator(mode="after")
     def _from_the_node(self) -> IpfsSection:

@@ -63,6 +63,7 @@ def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
         "version": {"version": state.version, **final_version(state)},
         "bytes": bytes_by_kind(core.bytes_sent),
         "coordinator_restarts": max(state.starts - 1, 0),
+        "ipfs": core.ipfs,
         "recent_events": list(core.recent),
     }
 
@@ -106,6 +107,7 @@ def report_json(core: Core) -> dict[str, Any]:
         "dropped_microbatches": sum(one["dropped_microbatches"] for one in state.rounds),
         "repeated_rows": sum(one.get("repeated_rows", 0) for one in state.rounds),
         "coordinator_restarts": max(state.starts - 1, 0),
+        "ipfs": core.ipfs,
         "final_version": final_version(state),
         "bytes_sent": bytes_by_kind(core.bytes_sent),
         "finished": state.phase.value == "FINISHED",

@@ -77,4 +77,5 @@ def view(state: RunState, config: RunConfig, sizes: Sizes, member: str, provider
         stages=state.stages,
         reason=state.phase_reason,
         evaluate=evaluator(state, config) == member,
+        gateways=config.ipfs.gateways,
     )

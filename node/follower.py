@@ -30,6 +30,7 @@ from protocol.ticket import Ticket
 from swarm.block_swarm import BlockSwarm, Providers
 from swarm.blocks import BlockStore
 from swarm.carrier import PeerAddress
+from swarm.ipfs_fallback import IpfsFallback
 from swarm.libp2p import LibP2PCarrier
 from swarm.records import MAX_LIFE_MS, make_record
 from swarm.store_keeper import DEFAULT_LIMIT_BYTES
@@ -67,7 +68,7 @@ class Follower:
         ticket: of the run. key: of the member. carrier: connected.
         state_dir: blocks, events and what is sent.
         events: the event log. faults: of the fault plan.
-        store_limit_bytes: of the blocks that are kept.
+        store_limit_bytes: of the blocks that are kept. fallback: asked for what no peer has; closed by us.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Follower:
         events: EventLog,
         *,
         store_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        fallback: IpfsFallback | None = None,
         faults: Faults = NO_FAULTS,
     ) -> None:
         self._ticket = ticket
@@ -91,7 +93,10 @@ class Follower:
         self._swarm = BlockSwarm(carrier, BlockStore(state_dir / "blocks"))
         self._book = AddressBook(carrier.dht, ticket.run_id)
         self._service = StageService(carrier, key, ticket.run_id, faults=faults)
-        self._versions = Versions(self._swarm, ticket.coordinator_key, ticket.run_id, state_dir, limit_bytes=store_limit_bytes)
+        self._fallback = fallback if fallback is not None else IpfsFallback()
+        self._versions = Versions(
+            self._swarm, ticket.coordinator_key, ticket.run_id, state_dir, limit_bytes=store_limit_bytes, fallback=self._fallback
+        )
         self._engine = Engine()
         self._view = pb.RunView()
         self._changed = asyncio.Event()
@@ -163,6 +168,7 @@ class Follower:
         if self._station is not None:
             await self._station.close()
         await self._session.close()
+        await self._fallback.close()
         self._engine.close()
 
     # ---- what comes in and goes out ---------------------------------------------------------------------------------
@@ -171,6 +177,7 @@ class Follower:
         if view != self._view:
             if (view.phase, view.round) != (self._view.phase, self._view.round):
                 logger.info("round %d: %s (%s)", view.round, pb.Phase.Name(view.phase), view.reason)
+            self._fallback.use(view.gateways)
             self._view = view
             self._changed.set()
 

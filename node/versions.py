@@ -19,6 +19,7 @@ from common.files import atomic_write, disk_error
 from protocol.manifest import DatasetManifest, StageFile, VersionManifest, read_manifest, refuse_older
 from protocol.tensor_files import TensorInfo
 from swarm.block_swarm import BlockSwarm, Providers
+from swarm.ipfs_fallback import IpfsFallback
 from swarm.store_keeper import DEFAULT_LIMIT_BYTES, StoreKeeper
 from swarm.stored_stages import read_stage_file
 
@@ -47,6 +48,7 @@ class Versions:
         swarm: fetches into our block store. coordinator_key: raw Ed25519 key that must have signed a version.
         run_id: of the run. state_dir: remembers the highest version seen, and holds a stage file while it is read.
         limit_bytes: of the store; what is used least goes when it is reached.
+        fallback: asked for what no peer has; None: nothing is.
     """
 
     def __init__(
@@ -57,9 +59,11 @@ class Versions:
         state_dir: Path,
         *,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        fallback: IpfsFallback | None = None,
     ) -> None:
         self._swarm = swarm
         self._store = swarm.store
+        self._fallback = fallback if fallback is not None else IpfsFallback()
         self._keeper = StoreKeeper(swarm.store, limit_bytes, swarm.incoming.in_use)
         self._dataset_cid = ""
         self._coordinator_key = coordinator_key
@@ -99,6 +103,17 @@ class Versions:
         pinned = [*(held[-1] if held else ()), *([self._dataset_cid] if self._dataset_cid else ())]
         await self._keeper.tidy(pinned=pinned, spared=[cid for pair in held[:-1] for cid in pair])
 
+    async def _bring(self, root: str, providers: Providers, *, max_bytes: int) -> None:
+        """Fetch a file from peers, or, once they have not had it for a while, from gateways."""
+        try:
+            await self._swarm.fetch(root, providers, max_bytes=max_bytes)
+        except HocketError as error:
+            if error.code not in (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED):
+                raise
+            await self._fallback.after(error, self._store, root, max_bytes=max_bytes)
+        else:
+            self._fallback.came(root)
+
     async def manifest(self, cid: str, providers: Providers) -> VersionManifest:
         """Fetch and check the manifest of a version.
 
@@ -106,7 +121,7 @@ class Versions:
             HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED; MANIFEST_INVALID when the coordinator has not signed it or it is of
                 another run; VERSION_ROLLED_BACK when it is older than one already taken.
         """
-        await self._swarm.fetch(cid, providers, max_bytes=MAX_MANIFEST_BYTES)
+        await self._bring(cid, providers, max_bytes=MAX_MANIFEST_BYTES)
         data = self._store.read_file(cid, max_bytes=MAX_MANIFEST_BYTES)
         manifest = read_manifest(VersionManifest, data, signer=self._coordinator_key)
         if manifest.run_id != self._run_id:
@@ -132,7 +147,7 @@ class Versions:
             HocketError: MANIFEST_INVALID, BLOCK_NOT_FOUND, BLOCK_DAMAGED, CHECKPOINT_INVALID, NOT_FINITE.
         """
         part = self._part(manifest, stage, expected)
-        await self._swarm.fetch(part.cid, providers, max_bytes=part.size_bytes)
+        await self._bring(part.cid, providers, max_bytes=part.size_bytes)
         weights = await asyncio.to_thread(read_stage_file, self._store, part, expected, self._work_path)
         await asyncio.to_thread(self._hold, root, part.cid)
         await self._tidy()
@@ -152,13 +167,13 @@ class Versions:
 
     async def dataset(self, cid: str, providers: Providers) -> DatasetManifest:
         """Fetch and check a dataset's manifest: its CID came from the coordinator, its maker may be anyone."""
-        await self._swarm.fetch(cid, providers, max_bytes=MAX_MANIFEST_BYTES)
+        await self._bring(cid, providers, max_bytes=MAX_MANIFEST_BYTES)
         self._dataset_cid = cid
         return read_manifest(DatasetManifest, self._store.read_file(cid, max_bytes=MAX_MANIFEST_BYTES), signer=None)
 
     async def file(self, cid: str, providers: Providers) -> bytes:
         """The bytes of a shard."""
-        await self._swarm.fetch(cid, providers, max_bytes=MAX_SHARD_BYTES)
+        await self._bring(cid, providers, max_bytes=MAX_SHARD_BYTES)
         data = await asyncio.to_thread(self._read, cid)
         await self._tidy()
         return data

@@ -23,6 +23,7 @@ from protocol.identity import MemberKey, PeerKey
 from protocol.tensors import ENCODINGS
 from protocol.ticket import Ticket
 from swarm.daemon import LibP2POptions
+from swarm.ipfs_fallback import IpfsFallback
 from swarm.libp2p import LibP2PCarrier
 from swarm.store_keeper import DEFAULT_LIMIT_BYTES
 
@@ -43,11 +44,13 @@ async def _run(
     threads: int,
     memory_limit: int,
     store_limit: int,
+    gateways: Sequence[str],
     listen: Sequence[str],
     announce: Sequence[str],
     faults: Faults,
     operator: str,
 ) -> int:
+    fallback = IpfsFallback(gateways)
     key = MemberKey.load_or_create(state_dir / "member.key")
     peer_key = PeerKey.load_or_create(state_dir / "peer.key")
     events = EventLog(state_dir / "events.jsonl")
@@ -82,7 +85,9 @@ async def _run(
             threads=threads,
             wire_encodings=ENCODINGS,
         )
-        follower = Follower(ticket, key, carrier, state_dir, events, store_limit_bytes=store_limit, faults=faults)
+        follower = Follower(
+            ticket, key, carrier, state_dir, events, store_limit_bytes=store_limit, fallback=fallback, faults=faults
+        )
         await follower.run(request, stop)
         events.write("stopped")
     finally:
@@ -115,6 +120,7 @@ def run_worker(
     threads: int = 1,
     memory_limit: int = 0,
     store_limit: int = DEFAULT_LIMIT_BYTES,
+    gateways: Sequence[str] = (),
     listen: Sequence[str] = ("/ip4/127.0.0.1/tcp/0",),
     announce: Sequence[str] = (),
     faults: Faults = NO_FAULTS,
@@ -128,6 +134,7 @@ def run_worker(
         threads: of tensor operations, for the whole process.
         memory_limit: bytes, told to the coordinator, which keeps it with the member; 0: not limited. Nothing enforces it.
         store_limit: bytes of the blocks that are kept and served; what is used least goes first, what the round needs stays.
+        gateways: addresses of IPFS gateways that are asked for what no peer has, before those that the run names.
         listen: libp2p multiaddresses.
         announce: multiaddresses at which others reach us, where those are not the ones listened on (a published port).
         operator: who runs this machine.
@@ -145,6 +152,7 @@ def run_worker(
             threads=threads,
             memory_limit=memory_limit,
             store_limit=store_limit,
+            gateways=gateways,
             listen=listen,
             announce=announce,
             faults=faults,

@@ -135,6 +135,7 @@ def build_report(
         "honest_quarantined": 0,
         "final_version": status.get("version"),
         "bytes_sent": dict(status.get("bytes", {})),
+        "ipfs": status.get("ipfs"),
         "paths": sampled_paths(events, len(status["stages"]), faults),
         "memory_pss_bytes": {name: dict(peaks) for name, peaks in memory.items()},
         "unexpected_ends": list(unexpected_ends),

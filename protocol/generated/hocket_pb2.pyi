@@ -220,7 +220,7 @@ class PeerAddress(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., multiaddrs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunView(_message.Message):
-    __slots__ = ("revision", "phase", "round", "base_cid", "roster", "settings", "providers", "stages", "reason", "evaluate")
+    __slots__ = ("revision", "phase", "round", "base_cid", "roster", "settings", "providers", "stages", "reason", "evaluate", "gateways")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +231,7 @@ class RunView(_message.Message):
     STAGES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     revision: int
     phase: Phase
     round: int
@@ -241,7 +242,8 @@ class RunView(_message.Message):
     stages: int
     reason: str
     evaluate: bool
-    def __init__(self, revision: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., round: _Optional[int] = ..., base_cid: _Optional[str] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., settings: _Optional[_Union[RoundSettings, _Mapping]] = ..., providers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., stages: _Optional[int] = ..., reason: _Optional[str] = ..., evaluate: _Optional[bool] = ...) -> None: ...
+    gateways: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, revision: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., round: _Optional[int] = ..., base_cid: _Optional[str] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., settings: _Optional[_Union[RoundSettings, _Mapping]] = ..., providers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., stages: _Optional[int] = ..., reason: _Optional[str] = ..., evaluate: _Optional[bool] = ..., gateways: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CodebookLoss(_message.Message):
     __slots__ = ("ce_sum", "count")

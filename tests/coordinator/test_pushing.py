@@ -6,8 +6,11 @@ import asyncio
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ipfs_server import Handler, Ipfs, served
@@ -21,8 +24,11 @@ from coordinator.push_plan import Kind
 from coordinator.pushing import Pushing, read_progress, version_files
 from coordinator.run import RunState
 from coordinator.run_config import RunConfig
+from coordinator.status import report_json, status_json
+from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from protocol.manifest import StageFile, VersionManifest, read_manifest, sign_manifest
+from simulations.status_client import fetch_status
 from swarm.blocks import BlockStore
 
 pytest.importorskip("httpx2", reason="the extra 'ipfs' is not installed")
@@ -127,6 +133,21 @@ def test_versions_and_dataset_reach_the_node_and_old_versions_leave(ipfs: Ipfs, 
     assert not (first - second - third) & ipfs.pins and first - second - third
 
 
+def test_the_status_says_how_far_it_is(ipfs: Ipfs, tmp_path: Path) -> None:
+    run = Run(tmp_path, ipfs)
+    first, pinned = run.publish(1), set(run.pinned)
+    assert status_json(run.core)["ipfs"] is None
+    ipfs.answer = lambda handler: handler.json(500, {"Message": "no", "Code": 0}) is None
+    pushing = run.push_until(lambda one: run.core.ipfs is not None and run.core.ipfs["failures"] == 1)
+    assert run.core.ipfs == {"pushed_round": None, "pending": len(first | pinned), "failures": 1}
+    ipfs.answer = lambda handler: False
+    run.push_until(lambda one: ipfs.pins == first | pinned, run.pushing())
+    assert report_json(run.core)["ipfs"] == {"pushed_round": 1, "pending": 0, "failures": 0}
+    run.publish(2)
+    run.push_until(lambda one: status_json(run.core)["ipfs"] == {"pushed_round": 2, "pending": 0, "failures": 0}, run.pushing())
+    assert pushing.progress.files
+
+
 def test_a_restart_pushes_nothing_twice(ipfs: Ipfs, tmp_path: Path) -> None:
     run = Run(tmp_path, ipfs)
     wanted = run.publish(1) | set(run.pinned)
@@ -225,7 +246,50 @@ def test_a_token_is_needed_for_a_service(ipfs: Ipfs, tmp_path: Path) -> None:
     assert caught.value.code is Code.OPTION_INVALID
 
 
-@pytest.mark.parametrize("line", ['rpc = "127.0.0.1"', 'rpc = "http://u:p@h"', 'pinning = "https://a"'])
+def test_the_run_goes_on_while_the_node_hangs_and_is_pushed_afterwards(ipfs: Ipfs, scripted: SimpleNamespace) -> None:
+    """A whole coordinator, with members that train two rounds while its node takes a file and says nothing."""
+    scripted.prepare(replicas=1)
+    with (scripted.folder / "run.toml").open("a") as stream:
+        stream.write(f'[ipfs]\nrpc = "{ipfs.url}"\ngateways = ["{ipfs.url}"]\n')
+    awake, asleep = threading.Event(), threading.Event()
+
+    def hang(handler: Handler) -> bool:
+        asleep.set()
+        awake.wait(120)
+        return False
+
+    ipfs.answer = hang
+    process = scripted.start()
+    ticket = process.ticket()
+
+    async def run() -> dict[str, Any]:
+        world = await scripted.gather(ticket, 2)
+        await scripted.go_on(world, lambda view: view.phase == pb.FINISHED)
+        assert asleep.is_set() and not ipfs.pins
+        assert list(world.members[0].view.gateways) == [ipfs.url]
+        awake.set()
+        async with asyncio.timeout(60):
+            while True:
+                status = await fetch_status(ticket)
+                if status["ipfs"] and status["ipfs"]["pending"] == 0:
+                    return status
+                await asyncio.sleep(0.2)
+
+    try:
+        status = asyncio.run(run())
+    finally:
+        awake.set()
+    assert status["ipfs"]["pushed_round"] == 2 and status["version"]["cid"] in ipfs.pins
+    assert process.terminate() == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'rpc = "127.0.0.1"', 'rpc = "http://u:p@h"', 'pinning = "https://a"', 'gateways = ["http://10.0.0.1"]',
+        'gateways = ["https://u:p@h"]',
+    ],
+)  # fmt: skip
 def test_run_files_that_do_not_fit(line: str) -> None:
     with pytest.raises(HocketError) as caught:
         RunConfig.parse(TOML + line)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ipfs_server import Ipfs, served
 
 from common.errors import Code, HocketError
 from node.versions import Versions
@@ -20,6 +21,7 @@ from swarm.block_service import serve_blocks
 from swarm.block_swarm import BlockSwarm, Providers
 from swarm.blocks import BlockStore
 from swarm.carrier import PeerAddress
+from swarm.ipfs_fallback import IpfsFallback
 from swarm.memory import MemoryCarrier, MemoryNetwork
 
 COORDINATOR = MemberKey.from_seed(b"c" * 32)
@@ -192,5 +194,27 @@ def test_shards_go_when_the_store_is_full_and_the_current_version_stays(tmp_path
             assert sum(block.size_bytes for block in publisher.held.blocks()) <= 70_000
         assert publisher.held.has(root) and publisher.held.has(manifest.stages[0].cid)
         assert await versions.file(shards[0], PROVIDERS) == bytes([0]) * 20_000, "what was dropped is fetched again"
+
+    with_publisher(tmp_path, body)
+
+
+def test_a_worker_without_any_peer_gets_its_stage_from_a_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("httpx2", reason="the extra 'ipfs' is not installed")
+    monkeypatch.setattr("swarm.ipfs_fallback.PATIENCE_S", 0.0)
+
+    async def body(publisher: Publisher) -> None:
+        root = publisher.publish()
+        await publisher.provider.close()
+        await refused(Code.BLOCK_NOT_FOUND, publisher.weights(root))
+        with served(Ipfs()) as gateway:
+            gateway.blocks = {block.cid: publisher.store.get(block.cid) for block in publisher.store.blocks()}
+            fallback = IpfsFallback()
+            fallback.use([gateway.url])
+            publisher.versions = Versions(
+                BlockSwarm(publisher.worker, publisher.held), COORDINATOR.public, "run", tmp_path / "worker", fallback=fallback
+            )
+            weights, _ = await publisher.weights(root)
+            await fallback.close()
+        assert all(np.array_equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
 
     with_publisher(tmp_path, body)
