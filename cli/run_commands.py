@@ -51,7 +51,7 @@ def worker(
     state_dir: StateDir = Path("worker-state"),
     threads: Annotated[int, typer.Option(min=1, max=1024, help="CPU threads for the training arithmetic.")] = 1,
     memory_limit: Annotated[
-        str, typer.Option("--memory-limit", help="Told to the coordinator, such as 2GiB; 0: not limited.")
+        str, typer.Option("--memory-limit", help="Of the stage that is given to us, such as 2GiB; 0: not limited.")
     ] = "0",
     store_limit: Annotated[
         str, typer.Option("--store-limit", help="Of versions and shards that are kept and served on; unused ones go first.")

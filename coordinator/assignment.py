@@ -1,9 +1,24 @@
-"""Who serves which stage. Pure: from the members alone."""
+"""Who serves which stage, and who is kept ready for one. Pure: from the members alone.
+
+In order: standbys are promoted where their own stage lacks a replica; whoever is free goes to an uncovered stage, then to one
+that has fewer replicas than wanted, then becomes a standby, then goes to the slowest stage; a stage that is still uncovered takes
+a member from where it can be spared; and standbys of other stages fill those that have fewer replicas than wanted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+
+# Speeds that differ by less count as equal: a member's own figure varies by as much from one round to the next.
+EQUAL_SHARE = 0.1
+
+
+class Role(StrEnum):
+    REPLICA = "replica"
+    STANDBY = "standby"
 
 
 @dataclass(frozen=True)
@@ -11,49 +26,182 @@ class Candidate:
     """A live member, as the assignment sees it.
 
     Args:
-        stage: that it serves now; None: unassigned.
+        stage: that it serves now, or keeps warm as a standby; None: unassigned.
         last_stage: that it served before it was lost or started anew; it may still hold its files.
+        ready: it has loaded the round's base.
+        frames_per_s: measured at its present stage while it was computing; None: not known.
+        memory_limit_bytes: 0: not limited.
     """
 
     member: str
     stage: int | None
     last_stage: int | None = None
+    role: Role = Role.REPLICA
+    ready: bool = False
+    frames_per_s: float | None = None
+    memory_limit_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What there should be.
+
+    Args:
+        stages: number of them. replicas: wanted of each. standbys: members kept as such, of all stages together.
+        stage_bytes: memory that each stage takes; empty: not known, and every stage fits every member.
+    """
+
+    stages: int
+    replicas: int = 1
+    standbys: int = 0
+    stage_bytes: tuple[int, ...] = ()
+
+    def fitting(self, memory_limit_bytes: int) -> list[int]:
+        """The stages that a member with this limit can hold."""
+        if not self.stage_bytes or memory_limit_bytes == 0:
+            return list(range(self.stages))
+        return [stage for stage, needed in enumerate(self.stage_bytes) if needed <= memory_limit_bytes]
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One member is to serve one stage, under a new generation."""
+    """One member is to serve one stage, or to stand by for it, under a new generation."""
 
     member: str
     stage: int
     reason: str
+    role: Role = Role.REPLICA
 
 
-def assign(candidates: Sequence[Candidate], stages: int) -> list[Assignment]:
-    """Give every unassigned member a stage, uncovered stages first, then the thinnest.
-
-    Only if nobody is free, a stage without replicas takes one from the stage that has most, and at least two. Of several
-    equal stages a member gets the one it served before, else the lowest. The order of `candidates` does not matter.
-    """
-    held = [sorted(one.member for one in candidates if one.stage == stage) for stage in range(stages)]
+def assign(candidates: Sequence[Candidate], wanted: Wanted) -> list[Assignment]:
+    """What to change; nothing when all is in order. The order of `candidates` does not matter, and no stage is uncovered."""
+    board = Board(candidates, wanted)
     given: list[Assignment] = []
-    for one in sorted((one for one in candidates if one.stage is None), key=lambda one: one.member):
-        thinnest = min(len(members) for members in held)
-        equal = [stage for stage in range(stages) if len(held[stage]) == thinnest]
-        stage = one.last_stage if one.last_stage in equal else equal[0]
-        assert stage is not None
-        held[stage].append(one.member)
-        given.append(Assignment(one.member, stage, "no replica served it" if thinnest == 0 else f"thinnest, with {thinnest}"))
+
+    def give(one: Candidate, stage: int, reason: str, role: Role = Role.REPLICA) -> None:
+        board.place(one, stage, role)
+        given.append(Assignment(one.member, stage, reason, role))
+
+    for least in (1, wanted.replicas):
+        for stage in sorted(range(wanted.stages), key=lambda stage: len(board.replicas[stage])):
+            # A stage that has no standby of its own, and nobody else, may need one of these.
+            while (count := len(board.replicas[stage])) < least and board.standbys[stage] and (least == 1 or board.has_spare):
+                ready = min(board.standbys[stage], key=lambda one: (not one.ready, one.member))
+                give(ready, stage, f"promoted: {count} of {wanted.replicas} replicas are left")
+    # Who can hold least chooses first: what it can hold, the others can as well.
+    for one in sorted(board.free, key=lambda one: (one.memory_limit_bytes or float("inf"), one.member)):
+        if (place := _place(board, one)) is not None:
+            give(one, *place)
     newly = {one.member for one in given}
-    for stage in range(stages):
-        thickest = max(range(stages), key=lambda other: (len(held[other]), -other))
-        if held[stage] or len(held[thickest]) < 2:
-            continue
-        # The last in order moves, so that two looks at the same members move the same one.
-        moved = max(member for member in held[thickest] if member not in newly) if set(held[thickest]) - newly else None
-        if moved is None:
-            continue
-        held[thickest].remove(moved)
-        held[stage].append(moved)
-        given.append(Assignment(moved, stage, f"moved from stage {thickest}, which has more, to cover this one"))
+    for stage in range(wanted.stages):
+        if not board.replicas[stage] and (spared := _spared(board, stage, newly)) is not None:
+            moved, reason = spared
+            give(moved, stage, reason)
+    newly = {one.member for one in given}
+    for stage in sorted(range(wanted.stages), key=lambda stage: len(board.replicas[stage])):
+        while 0 < (count := len(board.replicas[stage])) < wanted.replicas:
+            other = _standby_of_another(board, stage, newly)
+            if other is None:
+                break
+            give(other, stage, f"promoted from stage {other.stage}: {count} of {wanted.replicas} replicas are left")
     return given
+
+
+class Board:
+    """Who is where, while changes are tried.
+
+    Args:
+        candidates: in any order.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], wanted: Wanted) -> None:
+        self.wanted = wanted
+        ordered = sorted(candidates, key=lambda one: one.member)
+        self.free = [one for one in ordered if one.stage is None]
+        self.replicas = [[one for one in ordered if one.stage == at and one.role is Role.REPLICA] for at in range(wanted.stages)]
+        self.standbys = [[one for one in ordered if one.stage == at and one.role is Role.STANDBY] for at in range(wanted.stages)]
+        measured = [[one.frames_per_s for one in there if one.frames_per_s is not None] for there in self.replicas]
+        everywhere = [figure for figures in measured for figure in figures]
+        usual = median(everywhere) if everywhere else 1.0
+        self._usual = [median(figures) if figures else usual for figures in measured]
+        self.all_measured = all(measured)
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether there are more standbys than stages without a replica."""
+        return sum(map(len, self.standbys)) > sum(not there for there in self.replicas)
+
+    def place(self, one: Candidate, stage: int, role: Role) -> None:
+        """Put a member somewhere, away from where it was."""
+        for there in (*self.replicas, *self.standbys):
+            if one in there:
+                there.remove(one)
+        (self.replicas if role is Role.REPLICA else self.standbys)[stage].append(one)
+
+    def speed(self, stage: int) -> float:
+        """Frames per second that a stage's replicas can do together."""
+        return sum(self.speed_of(one, stage) for one in self.replicas[stage])
+
+    def speed_of(self, one: Candidate, stage: int) -> float:
+        """Frames per second of a member at a stage: measured, carried over by the two stages' usual figures, or the usual one."""
+        if one.frames_per_s is None or one.stage is None:
+            return self._usual[stage]
+        if one.stage == stage:
+            return one.frames_per_s
+        return one.frames_per_s * self._usual[stage] / self._usual[one.stage] if self._usual[one.stage] > 0 else 0.0
+
+    def slowest(self, stages: Sequence[int], preferred: int | None) -> int:
+        """The slowest of `stages`; among those about as slow, the preferred one."""
+        speeds = {stage: self.speed(stage) for stage in stages}
+        least = min(speeds.values())
+        if preferred in speeds and speeds[preferred] <= (1 + EQUAL_SHARE) * least:
+            return preferred
+        return min(stages, key=lambda stage: (speeds[stage], stage))
+
+
+def _place(board: Board, one: Candidate) -> tuple[int, str, Role] | None:
+    """Where a free member goes, and why; None: its memory holds no stage."""
+    wanted, replicas = board.wanted, board.replicas
+    fitting = wanted.fitting(one.memory_limit_bytes)
+    if not fitting:
+        return None
+    uncovered = [stage for stage in fitting if not replicas[stage]]
+    if uncovered:
+        stage = one.last_stage if one.last_stage in uncovered else uncovered[0]
+        assert stage is not None
+        return stage, "no replica served it", Role.REPLICA
+    fewest = min(len(replicas[stage]) for stage in fitting)
+    if fewest < wanted.replicas:
+        thin = [stage for stage in fitting if len(replicas[stage]) == fewest]
+        return board.slowest(thin, one.last_stage), f"{fewest} of {wanted.replicas} replicas are there", Role.REPLICA
+    if all(replicas) and sum(map(len, board.standbys)) < wanted.standbys:
+        counts = {stage: (len(board.standbys[stage]), len(replicas[stage])) for stage in fitting}
+        thin = [stage for stage in fitting if counts[stage] == min(counts.values())]
+        return board.slowest(thin, one.last_stage), "kept ready", Role.STANDBY
+    stage = board.slowest(fitting, one.last_stage)
+    return stage, f"the slowest stage, with {len(replicas[stage])} replicas", Role.REPLICA
+
+
+def _spared(board: Board, stage: int, newly: set[str]) -> tuple[Candidate, str] | None:
+    """Who can be spared for an uncovered stage: a standby of another stage, else one of at least two replicas."""
+    if (standby := _standby_of_another(board, stage, newly)) is not None:
+        return standby, f"promoted from stage {standby.stage}: no replica was left"
+    for donor in sorted(range(board.wanted.stages), key=lambda other: (-len(board.replicas[other]), other)):
+        movable = _movable(board, board.replicas[donor], stage, newly)
+        if len(board.replicas[donor]) >= 2 and movable:
+            # The last in order moves, so that two looks at the same members move the same one.
+            return movable[-1], f"moved from stage {donor}, which has more, to cover this one"
+    return None
+
+
+def _standby_of_another(board: Board, stage: int, newly: set[str]) -> Candidate | None:
+    for donor in sorted(range(board.wanted.stages), key=lambda other: (-len(board.standbys[other]), other)):
+        movable = _movable(board, board.standbys[donor], stage, newly)
+        if donor != stage and movable:
+            return movable[-1]
+    return None
+
+
+def _movable(board: Board, there: Sequence[Candidate], stage: int, newly: set[str]) -> list[Candidate]:
+    able = [one for one in there if one.member not in newly and stage in board.wanted.fitting(one.memory_limit_bytes)]
+    return sorted(able, key=lambda one: one.member)

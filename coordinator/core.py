@@ -7,10 +7,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from common.errors import Code, HocketError
 from common.faults import Faults
+from coordinator.assignment import Candidate, Role, Wanted
 from coordinator.failures import Signs
 from coordinator.journal import Journal
 from coordinator.leases import Sizes, next_range
@@ -58,6 +60,8 @@ class Core:
         self.reports: dict[tuple[str, int], dict[str, Any]] = {}
         self.bytes_sent: dict[str, dict[str, int]] = dict(state.bytes_sent)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self.pids: dict[str, int] = {}
+        self._speeds: dict[str, tuple[int, float]] = {}
         self.reason = state.phase_reason
         self.ipfs: dict[str, int | None] | None = None  # how far pushing is; None: there is none
         self.wake = asyncio.Event()
@@ -97,7 +101,7 @@ class Core:
     # ---- members -----------------------------------------------------------------------------------------------------
 
     def check_join(self, member: str, request: pb.JoinRequest) -> None:
-        """JOIN_REFUSED for a peer id that another one uses, or a full run."""
+        """JOIN_REFUSED for a peer id that another one uses, a full run, or a member that can hold no stage."""
         others = [one for one in self.state.members.values() if one.live and one.member != member]
         if any(one.peer_id == request.peer_id for one in others):
             raise HocketError(
@@ -105,6 +109,13 @@ class Core:
             )  # fmt: skip
         if len(others) >= self.config.membership.max_members:
             raise HocketError(Code.JOIN_REFUSED, f"the run has its {len(others)} members")
+        limit_bytes = request.memory_limit_bytes
+        if not self.wanted.fitting(limit_bytes):
+            least_mib = -(-min(self.state.stage_bytes) // 2**20)
+            raise HocketError(
+                Code.JOIN_REFUSED, f"no stage fits into a memory limit of {limit_bytes / 2**20:.0f} MiB",
+                remedy=f"the smallest stage takes {least_mib} MiB",
+            )  # fmt: skip
 
     def join(self, member: str, request: pb.JoinRequest, nonce: Nonce) -> None:
         """A member's process starts, or starts anew. JOIN_REFUSED as of `check_join`."""
@@ -160,6 +171,27 @@ class Core:
         report = self.reports.get((member.member, member.generation))
         return report["suspects"] if report is not None else []
 
+    @property
+    def wanted(self) -> Wanted:
+        """How many replicas and standbys there should be."""
+        config, state = self.config, self.state
+        return Wanted(state.stages, config.rounds.replicas_wanted, config.membership.standbys, state.stage_bytes)
+
+    def candidates(self) -> list[Candidate]:
+        """The live members, as the assignment sees them."""
+        return [
+            Candidate(
+                one.member, one.stage, one.last_stage, one.role, self.state.is_ready(one), self._speed(one),
+                one.info.get("memory_limit_bytes", 0),
+            )
+            for one in self.state.members.values() if one.live
+        ]  # fmt: skip
+
+    def _speed(self, member: Member) -> float | None:
+        """Frames per second that the member last reported under its present generation."""
+        generation, frames_per_s = self._speeds.get(member.member, (-1, 0.0))
+        return frames_per_s if generation == member.generation else None
+
     def excuse(self, seconds: float) -> None:
         """Time in which this process itself did not run is nobody's silence."""
         for times in (self.last_seen, self.broken):
@@ -178,11 +210,14 @@ class Core:
         self.emit("lost", member=member, reason=reason, barred=barred, report=self._last_words(member))
         logger.warning("member %s is lost: %s", member[:12], reason)
 
-    def assign(self, member: str, stage: int, reason: str) -> None:
-        """Give a member a stage, under its next generation."""
+    def assign(self, member: str, stage: int, reason: str, role: Role = Role.REPLICA) -> None:
+        """Give a member a stage to serve, or to stand by for, under its next generation."""
         generation = self.state.members[member].generation + 1
-        self.emit("assigned", member=member, stage=stage, generation=generation, reason=reason, report=self._last_words(member))
-        logger.info("member %s serves stage %d (generation %d): %s", member[:12], stage, generation, reason)
+        self.emit(
+            "assigned", member=member, stage=stage, role=role.value, generation=generation, reason=reason,
+            report=self._last_words(member),
+        )  # fmt: skip
+        logger.info("member %s is a %s of stage %d (generation %d): %s", member[:12], role, stage, generation, reason)
 
     def _last_words(self, member: str) -> dict[str, Any] | None:
         """The report of a replica whose assignment ends, so that what it trained in this round still counts."""
@@ -197,6 +232,7 @@ class Core:
 
     def take_report(self, member: Member, report: pb.MemberReport) -> None:
         """What a member says about itself: readiness, finished leases, losses. What is not of its assignment is not counted."""
+        self.pids[member.member] = report.pid
         process = f"{member.member}/{report.pid}"
         known = process in self.bytes_sent
         if known or (report.pid and sum(one.startswith(member.member) for one in self.bytes_sent) < PROCESSES_COUNTED):
@@ -206,6 +242,10 @@ class Core:
         state = self.state
         if report.ready_base_cid == state.base_cid and not state.is_ready(member):
             self._check_ready(member, report.weights_sha256)
+        if member.role is not Role.REPLICA:
+            return
+        if 0 < report.throughput < inf:
+            self._speeds[member.member] = (member.generation, report.throughput)
         if report.round != state.round or state.phase not in (Phase.PREPARING, Phase.OPEN, Phase.CLOSING):
             return
         self.reports[member.member, member.generation] = report_record(member.member, report)
@@ -229,7 +269,7 @@ class Core:
         if self.state.members[member.member].mismatches > MISMATCHES_ALLOWED:
             self.lose(member.member, "it keeps loading other weights than the version's", barred=True)
         else:
-            self.assign(member.member, stage, "it loaded other weights than the version's and must load them again")
+            self.assign(member.member, stage, "it loaded other weights than the version's and must load them again", member.role)
 
     def _take_leases(self, member: Member, report: pb.MemberReport) -> None:
         for done in report.leases_done:
@@ -255,7 +295,7 @@ class Core:
         A lease that the replica does not know of was granted in an answer that never came: it is granted again as it is.
         """
         state = self.state
-        if member.stage != 0 or request.generation != member.generation:
+        if member.stage != 0 or member.role is not Role.REPLICA or request.generation != member.generation:
             return Refused("leases go to replicas of stage 0, under their current generation")
         if state.phase is not Phase.OPEN or request.round != state.round:
             return Refused(f"round {state.round} is in phase {state.phase}")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from statistics import median
 from typing import Any
 
 from coordinator.assembly import Assembly
-from coordinator.assignment import Candidate, assign
+from coordinator.assignment import assign
 from coordinator.closing import closed
 from coordinator.core import Core
 from coordinator.deadlines import deadline
 from coordinator.failures import judge
 from coordinator.leases import Held, overdue
+from coordinator.rebalancing import move_cost, rebalance
 from coordinator.rounds import Decision, Facts, Phase, StageFacts, decide
 from coordinator.views import wants_evaluation
 
@@ -35,6 +37,7 @@ class Driver:
         self._core = core
         self._assembly = assembly
         self._due_at = core.clock()
+        self._may_move = False
         self.finished = asyncio.Event()
 
     async def run(self) -> None:
@@ -94,9 +97,13 @@ class Driver:
             else:
                 look_again_s = min(look_again_s, verdict.look_again_s)
         if state.phase in ASSIGNING:
-            candidates = [Candidate(one.member, one.stage, one.last_stage) for one in state.members.values() if one.live]
-            for given in assign(candidates, state.stages):
-                core.assign(given.member, given.stage, given.reason)
+            for given in assign(core.candidates(), core.wanted):
+                core.assign(given.member, given.stage, given.reason, given.role)
+            if self._may_move:
+                self._may_move = False
+                move = rebalance(core.candidates(), core.wanted, self._move_cost())
+                if move is not None:
+                    core.assign(move.member, move.stage, move.reason, move.role)
         if state.phase is Phase.OPEN:
             limit_s, _ = self._limit(state.lease_s, OPEN_SLACK)
             held = [
@@ -111,6 +118,10 @@ class Driver:
                 logger.warning("lease %d goes back: %s", lease_id, reason)
                 core.emit("lease_returned", lease_id=lease_id, reason=reason)
         return look_again_s
+
+    def _move_cost(self) -> float:
+        prepare_s, open_s = self._core.state.prepare_s, self._core.state.open_s
+        return move_cost(median(prepare_s) if prepare_s else None, median(open_s) if open_s else None)
 
     def _limit(self, history: list[float], slack: float) -> tuple[float, str]:
         rounds = self._core.config.rounds
@@ -169,4 +180,5 @@ class Driver:
         elif decision.enter is Phase.AGGREGATING:
             more = closed(state, core.reports.values(), core.bytes_sent)
         core.emit("phase", phase=decision.enter.value, reason=decision.reason, **more)
+        self._may_move = decision.enter is Phase.PREPARING
         logger.info("round %d enters %s: %s", state.round, state.phase, decision.reason)

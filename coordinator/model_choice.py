@@ -6,8 +6,8 @@ from common.errors import Code, HocketError
 from coordinator.run_config import RunConfig
 from protocol.manifest import DatasetManifest
 from tts.config import ModelConfig, preset
-from tts.footprint import Load
-from tts.partition import cuts_of, partition_to_fit
+from tts.footprint import Load, stage_footprint
+from tts.partition import cuts_of, partition, partition_to_fit
 
 
 def choose_model(config: RunConfig, manifest: DatasetManifest) -> ModelConfig:
@@ -31,6 +31,12 @@ def choose_model(config: RunConfig, manifest: DatasetManifest) -> ModelConfig:
         return model
     budgets = [size * 2**20 for size in config.model.stage_memory_mib]
     return model.model_copy(update={"cuts": cuts_of(partition_to_fit(model, budgets, load_of(config, manifest)))})
+
+
+def stage_bytes(config: RunConfig, model: ModelConfig, manifest: DatasetManifest) -> list[int]:
+    """Memory that each stage takes while it is trained, in bytes; the process itself comes on top."""
+    load = load_of(config, manifest)
+    return [stage_footprint(model, spec, load).memory_bytes for spec in partition(model, config.model.stages)]
 
 
 def speaker_size(manifest: DatasetManifest) -> dict[str, int]:

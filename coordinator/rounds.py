@@ -152,7 +152,8 @@ def _evaluating(facts: Facts, now: float) -> Decision:
 def _open(facts: Facts, now: float) -> Decision:
     if facts.planned_rows >= facts.target_rows and facts.leases_outstanding == 0:
         return Decision(Phase.CLOSING, "the frame target is reached")
-    until = facts.since + facts.open_limit_s
+    # A time in which a stage had nobody is nobody's delay.
+    until = max(facts.since, facts.covered_since or 0.0) + facts.open_limit_s
     missing = [index for index, stage in enumerate(facts.stages) if stage.live == 0]
     gap = f"; {_names(missing)} has no replica" if missing else ""
     if now < until:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.assignment import Role
 from coordinator.journal import Event
 from coordinator.leases import Cursor, Range
 from coordinator.rounds import Phase
@@ -21,8 +22,8 @@ NONCES = 4096       # accepted messages remembered over a restart; more within t
 class Member:
     """Someone who joined. `stage` is None while unassigned; a member that is not `live` is lost or has left.
 
-    A `barred` one has to start a new process before it is given work again. `late_round` is a round for which it was ready only
-    when that was closing already.
+    A standby, by its `role`, keeps the base of its stage ready and serves nothing. A `barred` one has to start a new process
+    before it is given work again. `late_round` is a round for which it was ready only when that was closing already.
     """
 
     member: str
@@ -32,6 +33,7 @@ class Member:
     barred: bool = False
     stage: int | None = None
     last_stage: int | None = None
+    role: Role = Role.REPLICA
     generation: int = 0
     ready_base: str = ""
     late_round: int = 0
@@ -89,6 +91,7 @@ class RunState:
     model_config: dict[str, Any] = field(default_factory=dict)
     dataset: dict[str, Any] = field(default_factory=dict)
     stages: int = 0
+    stage_bytes: tuple[int, ...] = ()
     starts: int = 0
     started_at: float = 0.0
     port: int = 0
@@ -147,7 +150,15 @@ class RunState:
 
     def replicas(self, stage: int) -> list[Member]:
         """Live replicas of a stage, by member id."""
-        return sorted((one for one in self.members.values() if one.live and one.stage == stage), key=lambda one: one.member)
+        return self._serving(stage, Role.REPLICA)
+
+    def standbys(self, stage: int) -> list[Member]:
+        """Live members that keep a stage's base ready and serve nothing, by member id."""
+        return self._serving(stage, Role.STANDBY)
+
+    def _serving(self, stage: int, role: Role) -> list[Member]:
+        there = (one for one in self.members.values() if one.live and one.stage == stage and one.role is role)
+        return sorted(there, key=lambda one: one.member)
 
     @property
     def planned_rows(self) -> int:
@@ -167,6 +178,7 @@ class RunState:
     def _created(self, time: float, data: dict[str, Any]) -> None:
         self.run_id, self.run_toml, self.stages = data["run_id"], data["run_toml"], data["stages"]
         self.model_config, self.dataset = data["model_config"], data["dataset"]
+        self.stage_bytes = tuple(data.get("stage_bytes", ()))
         self.phase_since = time
 
     def _started(self, time: float, data: dict[str, Any]) -> None:
@@ -205,7 +217,7 @@ class RunState:
         member = self.members[data["member"]]
         self._end(member, data["reason"])
         member.stage = member.last_stage = data["stage"]
-        member.generation = data["generation"]
+        member.generation, member.role = data["generation"], Role(data.get("role", Role.REPLICA))
         self._keep_report(data)
 
     def _mismatch(self, time: float, data: dict[str, Any]) -> None:
@@ -327,9 +339,7 @@ class RunState:
             del self.nonces[:-NONCES]
 
     def _watch_coverage(self, time: float) -> None:
-        covered = self.stages > 0 and all(
-            any(one.live and one.stage == stage for one in self.members.values()) for stage in range(self.stages)
-        )
+        covered = self.stages > 0 and all(self.replicas(stage) for stage in range(self.stages))
         if not covered:
             self.covered_since = None
         elif self.covered_since is None:

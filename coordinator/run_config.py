@@ -109,11 +109,15 @@ class AggregationSection(_Section):
 
 
 class MembershipSection(_Section):
-    """`[membership]`: who may join (`open`: everyone who holds the ticket), and when a silent member is lost."""
+    """`[membership]`: who may join (`open`: everyone who holds the ticket), when a silent member is lost, and who is kept ready.
+
+    Once every stage has its `replicas_wanted`, the next `standbys` members hold the base of a stage until a replica is lost.
+    """
 
     mode: Literal["open"] = "open"
     silence_s: Seconds = 10.0
     max_members: Positive = 1024
+    standbys: int = Field(default=0, ge=0, le=1024)
 
 
 class CheckpointSection(_Section):

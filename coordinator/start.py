@@ -8,7 +8,7 @@ from common.errors import Code, HocketError
 from coordinator.core import Core
 from coordinator.dataset import import_dataset
 from coordinator.journal import Journal
-from coordinator.model_choice import choose_model
+from coordinator.model_choice import choose_model, stage_bytes
 from coordinator.run import RunState
 from coordinator.run_config import RunConfig
 from swarm.blocks import BlockStore
@@ -51,4 +51,5 @@ def found(core: Core, config: RunConfig, text: str, folder: Path, store: BlockSt
     core.emit(
         "created", run_id=config.run.id, run_toml=text, stages=config.model.stages,
         model_config=model.model_dump(mode="json"), dataset=dataset.record(),
+        stage_bytes=stage_bytes(config, model, dataset.manifest),
     )  # fmt: skip

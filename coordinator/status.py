@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from coordinator.assignment import Role
 from coordinator.core import Core
 from coordinator.listening import next_choice
 from coordinator.measures import BYTE_KINDS
@@ -32,15 +33,23 @@ def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
         replicas = []
         for member in sorted(state.members.values(), key=lambda one: one.member):
             serves = member.stage == stage or (not member.live and member.last_stage == stage)
-            if not serves:
+            if not serves or member.role is not Role.REPLICA:
                 continue
             report = core.reports.get((member.member, member.generation), {})
             replicas.append({
-                "member": member.member, "peer_id": member.peer_id, "operator": member.operator, "pid": report.get("pid", 0),
-                "ready": state.is_ready(member), "frames": report.get("frames", 0), "generation": member.generation,
+                "member": member.member, "peer_id": member.peer_id, "operator": member.operator,
+                "pid": core.pids.get(member.member, 0), "ready": state.is_ready(member), "frames": report.get("frames", 0),
+                "generation": member.generation,
                 "alive": member.live, "reason": member.reason, "submitted": (stage, member.member) in state.updates,
             })  # fmt: skip
-        stages.append({"stage": stage, "replicas": replicas})
+        standbys = [
+            {
+                "member": one.member, "peer_id": one.peer_id, "operator": one.operator, "pid": core.pids.get(one.member, 0),
+                "generation": one.generation, "ready": state.is_ready(one),
+            }
+            for one in state.standbys(stage)
+        ]  # fmt: skip
+        stages.append({"stage": stage, "replicas": replicas, "standbys": standbys})
     return {
         "run_id": state.run_id,
         "phase": state.phase.value,

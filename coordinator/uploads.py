@@ -11,6 +11,7 @@ from pathlib import Path
 
 from common.errors import Code, HocketError
 from common.files import disk_error, sync_directory
+from coordinator.assignment import Role
 from coordinator.core import Core, Nonce
 from coordinator.rounds import Phase
 from coordinator.run import Member
@@ -100,6 +101,8 @@ class Uploads:
             fault = "it starts from another base"
         elif current is None or not current.live or current.stage != head.stage or current.generation != head.generation:
             fault = "it is not of your current assignment"
+        elif current.role is not Role.REPLICA:
+            fault = "a standby trains nothing"
         elif not state.is_ready(current):
             fault = "you have not reported the base as loaded"
         elif len(head.microbatches) > MAX_MICROBATCHES or len(head.sha256) != 32:

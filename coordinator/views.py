@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinator.assignment import Role
 from coordinator.leases import Sizes
 from coordinator.rounds import Phase
 from coordinator.run import Member, RunState
 from coordinator.run_config import RunConfig
 from protocol.generated import hocket_pb2 as pb
+
+_ROLES = {Role.REPLICA: pb.REPLICA, Role.STANDBY: pb.STANDBY}
 
 
 def evaluator(state: RunState, config: RunConfig) -> str | None:
@@ -25,13 +28,15 @@ def wants_evaluation(state: RunState, config: RunConfig) -> bool:
 
 
 def roster(state: RunState) -> pb.Roster:
-    """Everyone who serves a stage, by stage and member id."""
-    serving: list[Member] = [one for stage in range(state.stages) for one in state.replicas(stage)]
+    """Everyone who serves a stage or stands by for one: by stage, replicas before standbys, and member id."""
+    serving: list[Member] = []
+    for stage in range(state.stages):
+        serving += state.replicas(stage) + state.standbys(stage)
     return pb.Roster(
         run_id=state.run_id,
         round=state.round,
         entries=[
-            pb.RosterEntry(member_id=one.member, peer_id=one.peer_id, stage=one.stage, role=pb.REPLICA,
+            pb.RosterEntry(member_id=one.member, peer_id=one.peer_id, stage=one.stage, role=_ROLES[one.role],
                            generation=one.generation, operator=one.operator)
             for one in serving
         ],

@@ -11,6 +11,7 @@ import heapq
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
@@ -84,6 +85,7 @@ class Engine:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._arrivals = 0
         self._taken = False
+        self.busy_s = 0.0  # spent on tasks of training, by the thread
 
     @property
     def waiting(self) -> int:
@@ -109,9 +111,17 @@ class Engine:
                 raise
         self._taken = True
         try:
-            return await loop.run_in_executor(self._executor, task, *args)
+            return await loop.run_in_executor(self._executor, self._timed, priority, task, *args)
         finally:
             self._pass_on()
+
+    def _timed(self, priority: Priority, task: Callable[..., Result], *args: Any) -> Result:
+        began = time.monotonic()
+        try:
+            return task(*args)
+        finally:
+            if priority is not Priority.EVALUATION:
+                self.busy_s += time.monotonic() - began
 
     def _pass_on(self) -> None:
         """Give the turn to the first waiting task; the executor stays taken if there is one."""

@@ -262,7 +262,8 @@ class Follower:
     async def _reconcile(self, view: pb.RunView) -> None:
         roster = RosterView(view.roster)
         entry = roster.by_member(self._key.member_id)
-        if entry is None or entry.role != pb.REPLICA or self._config is None:
+        await self._mind_place(entry, view)
+        if entry is None or self._config is None:
             if self._station is not None:
                 logger.info("no stage is assigned to us any more")
                 await self._drop_station()
@@ -285,9 +286,8 @@ class Follower:
             if view.phase == pb.GATHERING:
                 await station.leave_round()
             return
-        held = (station.round, station.base_cid, station.generation)
-        if held != (view.round, view.base_cid, entry.generation) and view.phase != pb.CLOSING and view.base_cid:
-            await self._load(station, context, view)
+        if view.phase != pb.CLOSING and view.base_cid:
+            await self._take_place(station, context, entry.role)
         if station.round != view.round:
             return
         if view.phase == pb.CLOSING:
@@ -302,6 +302,30 @@ class Follower:
             if view.evaluate:
                 station.evaluate(reader, self._languages())
 
+    async def _mind_place(self, entry: pb.RosterEntry | None, view: pb.RunView) -> None:
+        """Stop the round's work at once where the coordinator has given our place up: it would be refused."""
+        station = self._station
+        if station is None or not station.has_place or (entry is not None and entry.generation == station.generation):
+            return
+        if entry is not None and station.standby:
+            return  # promoted, or to stand by elsewhere
+        logger.warning("generation %d of stage %d is not ours any more", station.generation, station.stage)
+        self._events.write("fenced", round=view.round, stage=station.stage, generation=station.generation)
+        await station.leave_round()
+
+    async def _take_place(self, station: Station, context: RoundContext, role: pb.Role) -> None:
+        """Load the base where it is not loaded, and serve the round or stand by."""
+        if role == pb.STANDBY:
+            if station.generation != context.generation or not station.holds(context.base_cid):
+                await self._load(station, context)
+                station.stand_by(context)
+                self._report_wanted.set()
+        elif (station.round, station.base_cid, station.generation) != (context.round, context.base_cid, context.generation):
+            if not station.holds(context.base_cid):
+                await self._load(station, context)
+            await station.open_round(context)
+            self._report_wanted.set()
+
     async def _station_for(self, context: RoundContext) -> Station:
         """The station of our stage; a new one when the coordinator has moved us."""
         station = self._station
@@ -312,6 +336,7 @@ class Follower:
             "assigned", stage=context.stage, stages=context.stages, generation=context.generation, round=context.round
         )
         logger.info("stage %d of %d is assigned to us", context.stage, context.stages)
+        was_standby = station is not None and station.standby
         local = await self._engine.run(Priority.STEP, build_local, context)
         self._station = Station(
             local,
@@ -329,6 +354,7 @@ class Follower:
             report_now=self._report_now,
             faults=self._faults,
         )
+        self._station.standby = was_standby
         self._announce_wanted.set()
         return self._station
 
@@ -347,16 +373,15 @@ class Follower:
         origins = [PeerAddress(one.peer_id, tuple(one.multiaddrs)) for one in self._view.providers]
         return Providers(tuple(peers), tuple(origins))
 
-    async def _load(self, station: Station, context: RoundContext, view: pb.RunView) -> None:
-        """Fetch the round's base and open the round on it."""
+    async def _load(self, station: Station, context: RoundContext) -> None:
+        """Fetch the round's base and make it the stage's weights."""
         self._book.refresh_soon(context.stage)
         providers = await self._providers(context.stage)
-        manifest = await self._versions.manifest(view.base_cid, providers)
+        manifest = await self._versions.manifest(context.base_cid, providers)
         self._check_version(manifest, context)
-        weights, sha256 = await self._versions.weights(view.base_cid, manifest, context.stage, station.expected(), providers)
-        await station.open_round(context, weights, sha256)
+        weights, sha256 = await self._versions.weights(context.base_cid, manifest, context.stage, station.expected(), providers)
+        await station.adopt(context, weights, sha256)
         self._announce_wanted.set()
-        self._report_wanted.set()
 
     def _check_version(self, manifest: VersionManifest, context: RoundContext) -> None:
         if len(manifest.stages) != context.stages or ModelConfig.from_dict(manifest.model) != context.config:

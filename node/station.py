@@ -108,6 +108,9 @@ class Station:
         self._late = first.settings.frames_before > 0
         self.base_cid = ""
         self.weights_sha256 = b""
+        self.standby = False
+        self._untouched = False  # by training, since the base was adopted
+        self._warm = False  # standing by on the adopted base
         self.serving: Serving | None = None
         self._arrivals = Arrivals()
         self._feeder: Feeder | None = None
@@ -116,8 +119,8 @@ class Station:
         self._opened_for_training = False
         self._heldout: Losses | None = None
         self._evaluating = False
-        self._opened_at = time.monotonic()
-        self.throughput = 0.0
+        self._before = (0.0, 0)  # seconds of computing and frames when the round opened
+        self.throughput = 0.0  # frames per second of computing, in the last round
 
     @property
     def round(self) -> int:
@@ -127,17 +130,42 @@ class Station:
         """The tensors that the stage's file must hold."""
         return [TensorInfo(name, "float32", shape) for name, shape in self.local.stage.shapes().items()]
 
+    @property
+    def has_place(self) -> bool:
+        """Whether we serve a round or stand by for one, under our generation."""
+        return self.serving is not None or self._warm
+
     # ---- a round ----------------------------------------------------------------------------------------------------
 
-    async def open_round(self, context: RoundContext, weights: dict[str, np.ndarray], sha256: bytes) -> None:
-        """Load the round's base and serve the round.
+    def holds(self, base_cid: str) -> bool:
+        """Whether the weights are those of this version, untouched by training."""
+        return self._untouched and self.base_cid == base_cid
+
+    async def adopt(self, context: RoundContext, weights: dict[str, np.ndarray], sha256: bytes) -> None:
+        """Make a version the stage's weights; nothing is served meanwhile.
 
         Args:
             weights: of the base's stage file, already checked. sha256: of that file.
         """
         await self.leave_round()
+        self._untouched = self._warm = False
         await self._engine.run(Priority.STEP, self.local.adopt, weights)
-        self.base_cid, self.weights_sha256, self.generation = context.base_cid, sha256, context.generation
+        self.base_cid, self.weights_sha256 = context.base_cid, sha256
+        self._untouched = True
+
+    def stand_by(self, context: RoundContext) -> None:
+        """Keep the adopted base ready, and the addresses that a promotion would need."""
+        self.standby = self._warm = True
+        self.generation = context.generation
+        if not context.is_last:
+            self._book.refresh_soon(context.stage + 1)
+        self._event("standby_ready", round=context.round, stage=context.stage, base=context.base_cid)
+
+    async def open_round(self, context: RoundContext) -> None:
+        """Serve the round on the base that was adopted."""
+        promoted, warm = self.standby, self._warm
+        self.standby = self._warm = self._untouched = False
+        self.generation = context.generation
         self._heldout, self._opened_for_training, self._submitted_round = None, False, -1
         downstream = None
         if not context.is_last:
@@ -145,16 +173,22 @@ class Station:
             downstream = Downstream(
                 self._carrier, self._key, context, self._book, self._event, arrivals=self._arrivals, poke=self._poke
             )
-            await self._find_addresses(context)
+            # Others wait for a promoted standby; it looked the addresses up while it stood by.
+            await self._find_addresses(context, 0.0 if warm else ADDRESSES_WAIT_S)
         # In stage 0 a step belongs to a lease, so that a snapshot is taken when both are finished.
         boundary = no_boundary if context.is_first else self._boundary
         replica = Replica(self.local, self._engine, context, self._event, ramp=self._late, boundary=boundary)
         self._leases, self._resumed = FeederTotals(), []
         await self._resume(replica)
+        self._before = (self._engine.busy_s, replica.totals.frames)
         self.serving = Serving(context, replica, downstream)
         if not context.is_first:
             self._service.serve(self.serving)
-        self._event("ready", round=context.round, stage=context.stage, base=context.base_cid, weights_sha256=sha256.hex())
+        if promoted:
+            self._event("promoted", round=context.round, stage=context.stage, generation=context.generation)
+        self._event(
+            "ready", round=context.round, stage=context.stage, base=context.base_cid, weights_sha256=self.weights_sha256.hex()
+        )
 
     async def _resume(self, replica: Replica) -> None:
         """Once, when the stage is new to this process: go on where an earlier process of this member was."""
@@ -179,20 +213,20 @@ class Station:
                 self.serving.replica, self.weights_sha256.hex(), self._resumed, self._leases.leases
             )
 
-    async def _find_addresses(self, context: RoundContext) -> None:
+    async def _find_addresses(self, context: RoundContext, wait_s: float) -> None:
         """Look the next stage's replicas up until all are known, for a bounded time; the others are looked up on failure."""
         wanted = [entry.peer_id for entry in context.next_replicas()]
-        if all(self._book.address(peer).multiaddrs for peer in wanted):
+        if wait_s == 0 or all(self._book.address(peer).multiaddrs for peer in wanted):
             self._book.refresh_soon(context.stage + 1)
             return
-        deadline = time.monotonic() + ADDRESSES_WAIT_S
+        deadline = time.monotonic() + wait_s
         while True:
             await self._book.refresh(context.stage + 1)
             missing = [peer for peer in wanted if not self._book.address(peer).multiaddrs]
             if not missing:
                 return
             if time.monotonic() > deadline:
-                logger.warning("no address is known of %s after %.0f s", ", ".join(missing), ADDRESSES_WAIT_S)
+                logger.warning("no address is known of %s after %.0f s", ", ".join(missing), wait_s)
                 return
             await asyncio.sleep(ADDRESSES_EVERY_S)
 
@@ -206,6 +240,8 @@ class Station:
         else:
             settings = self.serving.context.settings
         self.serving.follow(replace(context, settings=settings))
+        if any(not self._book.address(entry.peer_id).multiaddrs for entry in context.next_replicas()):
+            self._book.refresh_soon(context.stage + 1)
         if self._feeder is not None:
             self._feeder.follow(self.serving.context)
 
@@ -221,7 +257,6 @@ class Station:
             )
 
         self._feeder = self._make_feeder(reader, languages, lease)
-        self._opened_at = time.monotonic()
         self._begin(self._feeder.run())
 
     def _make_feeder(self, reader: Reader, languages: Sequence[str], lease: LeaseCall) -> Feeder:
@@ -301,8 +336,9 @@ class Station:
         await self._stop_tasks()
         await serving.replica.settled()
         update = await serving.replica.close()
-        seconds = time.monotonic() - self._opened_at
-        self.throughput = serving.replica.totals.frames / seconds if seconds > 0 else 0.0
+        busy_s, frames = self._engine.busy_s - self._before[0], serving.replica.totals.frames - self._before[1]
+        if busy_s > 0 and frames:
+            self.throughput = frames / busy_s
         await asyncio.to_thread(write_tensors, self._update_path, update)
         del update
         try:
@@ -367,8 +403,9 @@ class Station:
         report = pb.MemberReport(
             stage=self.stage,
             generation=self.generation,
-            ready_base_cid=self.base_cid if self.serving is not None else "",
-            weights_sha256=self.weights_sha256 if self.serving is not None else b"",
+            ready_base_cid=self.base_cid if self.has_place else "",
+            weights_sha256=self.weights_sha256 if self.has_place else b"",
+            throughput=self.throughput,
             bytes_sent_activations=traffic.requests[TRAIN_STEP_PROTOCOL],
             bytes_sent_gradients=traffic.answers[TRAIN_STEP_PROTOCOL],
             bytes_sent_blocks=traffic.answers[BLOCKS_PROTOCOL] + traffic.requests[BLOCKS_PROTOCOL],

@@ -132,7 +132,7 @@ def run_worker(
         ticket: of the run, or its line.
         state_dir: made when absent; one worker at a time.
         threads: of tensor operations, for the whole process.
-        memory_limit: bytes, told to the coordinator, which keeps it with the member; 0: not limited. Nothing enforces it.
+        memory_limit: bytes, told to the coordinator, which gives us a stage that takes no more; 0: not limited. Not enforced.
         store_limit: bytes of the blocks that are kept and served; what is used least goes first, what the round needs stays.
         gateways: addresses of IPFS gateways that are asked for what no peer has, before those that the run names.
         listen: libp2p multiaddresses.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.assignment import Candidate, assign
 from coordinator.deadlines import deadline
 from coordinator.leases import Cursor, Fate, Held, Range, Sizes, next_range, overdue, repeated_rows, unheld
 from coordinator.rounds import Facts, Phase, StageFacts, decide
@@ -39,52 +37,6 @@ def test_one_straggler_does_not_move_a_deadline() -> None:
     usual, _ = deadline([10.0, 10.5, 11.0, 9.5, 10.0, 10.2], floor_s=0, ceiling_s=1e6)
     with_one, _ = deadline([10.0, 10.5, 11.0, 9.5, 10.0, 10.2, 5000.0], floor_s=0, ceiling_s=1e6)
     assert with_one < 2 * usual
-
-
-# ---- assignment ----------------------------------------------------------------------------------------------------------
-
-
-@st.composite
-def memberships(draw: st.DrawFn) -> tuple[list[Candidate], int]:
-    stages = draw(st.integers(1, 6))
-    stage = st.none() | st.integers(0, stages - 1)
-    names = draw(st.lists(st.text("abcdef", min_size=1, max_size=4), unique=True, max_size=15))
-    return [Candidate(name, draw(stage), draw(stage)) for name in names], stages
-
-
-@given(memberships(), st.randoms())
-def test_everyone_gets_a_stage_and_coverage_comes_first(case: tuple[list[Candidate], int], random: object) -> None:
-    candidates, stages = case
-    given_out = assign(candidates, stages)
-    after = {one.member: one.stage for one in candidates} | {one.member: one.stage for one in given_out}
-    assert all(stage is not None for stage in after.values())
-    sizes = Counter(after.values())
-    # With enough members every stage is covered; with too few, no two sit on one stage while another is empty.
-    assert sum(sizes[stage] > 0 for stage in range(stages)) == min(len(candidates), stages)
-    assert len({one.member for one in given_out}) == len(given_out)
-    random.shuffle(candidates)  # type: ignore[attr-defined]
-    assert assign(candidates, stages) == given_out
-    settled = [Candidate(member, stage) for member, stage in after.items()]
-    assert assign(settled, stages) == []
-
-
-@given(st.integers(1, 6), st.integers(0, 20))
-def test_newcomers_spread_evenly(stages: int, number: int) -> None:
-    given_out = assign([Candidate(f"{index:03}", None) for index in range(number)], stages)
-    sizes = Counter(one.stage for one in given_out)
-    assert max(sizes.values(), default=0) - min(sizes[stage] for stage in range(stages)) <= 1
-
-
-def test_a_returning_member_gets_its_old_stage_among_equals_only() -> None:
-    held = [Candidate("a", 0), Candidate("b", 1), Candidate("c", 2)]
-    assert assign([*held, Candidate("d", None, last_stage=2)], 3)[0].stage == 2
-    assert assign([*held[:1], *held[2:], Candidate("d", None, last_stage=2)], 3)[0].stage == 1
-
-
-def test_an_uncovered_stage_takes_a_replica_from_the_thickest() -> None:
-    held = [Candidate("a", 0), Candidate("b", 0), Candidate("c", 1), Candidate("d", 1), Candidate("e", 1)]
-    (moved,) = assign(held, 3)
-    assert (moved.member, moved.stage) == ("e", 2) and "stage 1" in moved.reason
 
 
 # ---- leases --------------------------------------------------------------------------------------------------------------
@@ -196,6 +148,8 @@ def stage(**changes: int) -> StageFacts:
     (facts(Phase.OPEN, planned_rows=9), 1029.0, None),
     (facts(Phase.OPEN, leases_outstanding=1), 1030.0, Phase.CLOSING),
     (facts(Phase.OPEN, leases_outstanding=1, frames_done=0), 9999.0, None),
+    (facts(Phase.OPEN, leases_outstanding=1, covered_since=1020.0), 1049.0, None),
+    (facts(Phase.OPEN, leases_outstanding=1, covered_since=1020.0), 1050.0, Phase.CLOSING),
     (facts(Phase.CLOSING), 1000.0, Phase.AGGREGATING),
     (facts(Phase.CLOSING, stage(awaited=1)), 1014.0, None),
     (facts(Phase.CLOSING, stage(awaited=1)), 1015.0, Phase.AGGREGATING),
