@@ -1,4 +1,4 @@
-"""`hocket checkpoint list|show|verify|fetch|export`: versions that a run has made, and export folders."""
+"""`hocket checkpoint list|pin|show|verify|fetch|export`: versions that a run has made, and export folders."""
 
 from __future__ import annotations
 
@@ -34,31 +34,53 @@ KeyOption = Annotated[
 
 @checkpoint_app.callback()
 def checkpoint() -> None:
-    """Commands that only read, and `fetch` and `export`, which write a new folder."""
+    """Commands that only read, `pin`, which says what is to stay, and `fetch` and `export`, which write a new folder."""
 
 
 @checkpoint_app.command("list")
 def list_versions(state: StateArgument, json_output: JsonFlag = False) -> None:
     """List the versions in a coordinator's state folder, the newest last."""
-    from simulations.version_export import kept_versions
+    from coordinator.retention import read_pins
+    from simulations.version_export import kept_versions, told_of_versions
 
-    rows: list[dict[str, Any]] = [
-        {
+    told, pins = told_of_versions(state), read_pins(state)
+    rows: list[dict[str, Any]] = []
+    for one in kept_versions(state):
+        about = told.get(one.cid, {})
+        kept = [reason for reason in about.get("kept", ()) if reason != "pinned"] + ["pinned"] * (one.cid in pins)
+        rows.append({
             "version": one.manifest.version,
             "round": one.manifest.round,
-            "heldout_loss": one.manifest.heldout_loss,
+            "heldout_loss": about.get("heldout_loss", one.manifest.heldout_loss),
             "bytes": sum(part.size_bytes for part in one.manifest.stages),
+            "kept": kept,
             "cid": one.cid,
-        }
-        for one in kept_versions(state)
-    ]
+        })  # fmt: skip
     if json_output:
         print_json(rows)
         return
-    typer.echo(f"{'version':>7}  {'round':>5}  {'held-out loss':>13}  {'MiB':>8}  CID")
+    typer.echo(f"{'version':>7}  {'round':>5}  {'held-out loss':>13}  {'MiB':>8}  {'kept as':<16}  CID")
     for row in rows:
         loss = f"{row['heldout_loss']:.4f}" if row["heldout_loss"] is not None else "-"
-        typer.echo(f"{row['version']:>7}  {row['round']:>5}  {loss:>13}  {row['bytes'] / 2**20:>8.1f}  {row['cid']}")
+        size, why = f"{row['bytes'] / 2**20:>8.1f}", plain(" ".join(row["kept"]))
+        typer.echo(f"{row['version']:>7}  {row['round']:>5}  {loss:>13}  {size}  {why:<16}  {row['cid']}")
+
+
+@checkpoint_app.command("pin")
+def pin(
+    state: StateArgument,
+    version: Annotated[int, typer.Argument(min=0, help="Number of a version that is listed.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take the pin away: the run file alone says what stays.")] = False,
+) -> None:
+    """Let a version stay in the block store for good; a running coordinator minds it from its next round on."""
+    from coordinator.retention import read_pins, write_pins
+    from simulations.version_export import choose_version, kept_versions
+
+    chosen = choose_version(kept_versions(state), version)
+    pins = read_pins(state) - {chosen.cid} if remove else read_pins(state) | {chosen.cid}
+    write_pins(state, pins)
+    choose_version(kept_versions(state), version)  # it may have been dropped in this moment
+    typer.echo(f"version {version} is {'no longer pinned' if remove else 'pinned'}: {chosen.cid}")
 
 
 @checkpoint_app.command("show")

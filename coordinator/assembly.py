@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from common.errors import HocketError
 from coordinator.aggregate import StageOutcome, Submitted, aggregate_stage
 from coordinator.children import python_module, run_once
 from coordinator.core import Core
+from coordinator.retention import read_pins, retained_by
 from coordinator.versions import Versions, tensor_infos
 from protocol.manifest import RefusedUpdate, StageFile, UpdateEntry, VersionManifest
 
@@ -57,7 +59,7 @@ class Assembly:
                 data_cursor=self._cursor(0), dataset_cid=state.dataset["cid"], codec=state.dataset["codec"],
             ), frames=0, record=None)  # fmt: skip
         core.manifest = await asyncio.to_thread(self._versions.restore, state.version, state.base_cid)
-        self._clean_up()
+        await self._clean_up()
 
     async def _initialise(self, folder: Path) -> None:
         core, config_path = self._core, self._state_dir / "model.json"
@@ -111,7 +113,7 @@ class Assembly:
         core.faults.reach("coordinator.publish.after", round=state.round)
         core.manifest = manifest
         core.reports.clear()
-        self._clean_up()
+        await self._clean_up()
 
     async def _aggregate(self, base: VersionManifest, stage: int) -> None:
         core, state, config = self._core, self._core.state, self._core.config
@@ -194,17 +196,32 @@ class Assembly:
             ],
         }  # fmt: skip
 
-    def _clean_up(self) -> None:
-        """Remove what only the rounds before needed: their updates, older working files, versions outside the keep policy."""
+    async def _clean_up(self) -> None:
+        """Remove what only the rounds before needed: their updates, older working files, versions that need not stay.
+
+        Versions are dropped beside the event loop: there may be many files.
+        """
         core, state = self._core, self._core.state
-        # Stages that nobody trained have their newest working file in an older folder; the block store has it anyway.
-        self._versions.drop_working_files(state.version)
-        current = {self._state_dir / one.path for one in state.updates.values()}
+        self._drop_updates({self._state_dir / one.path for one in state.updates.values()})
+        try:
+            core.pins = await asyncio.to_thread(read_pins, self._state_dir)
+            stays = retained_by(state, core.config.checkpoint, core.pins)
+        except HocketError as error:
+            logger.warning("no version is dropped as long as it is not known which are pinned: %s", error.line())
+            stays = {one["cid"]: ("kept",) for one in state.versions}
+        versions, roots = list(state.versions), list(state.dataset["pinned"])
+
+        def work() -> None:
+            # Stages that nobody trained have their newest working file in an older folder; the block store has it anyway.
+            self._versions.drop_working_files(state.version, {one["version"] for one in versions if one["cid"] in stays})
+            self._versions.prune(versions, stays, roots=roots)
+
+        await asyncio.to_thread(work)
+
+    def _drop_updates(self, current: set[Path]) -> None:
         for path in (self._state_dir / "updates").glob("*/*/*"):
             if path not in current:
                 path.unlink()
         for folder in sorted((self._state_dir / "updates").glob("**/"), reverse=True):
             if not any(folder.iterdir()):
                 folder.rmdir()
-        policy = core.config.checkpoint
-        self._versions.prune(state.versions, keep=policy.keep, every=policy.every, pinned=state.dataset["pinned"])

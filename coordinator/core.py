@@ -56,6 +56,7 @@ class Core:
         self.clock = clock
         self.manifest: VersionManifest | None = None
         self.last_seen: dict[str, float] = {}
+        self.pins: frozenset[str] = frozenset()
         self.broken: dict[str, float] = {}
         self.reports: dict[tuple[str, int], dict[str, Any]] = {}
         self.bytes_sent: dict[str, dict[str, int]] = dict(state.bytes_sent)

@@ -19,8 +19,7 @@ from common.errors import Code, HocketError
 from common.files import atomic_write, disk_error
 from coordinator.core import Core
 from coordinator.push_plan import Kind, Progress, Step, Wanted, failed, next_step, succeeded, summary, tidied
-from coordinator.run import RunState
-from coordinator.run_config import RunConfig
+from coordinator.retention import retained_by
 from protocol.car import write_car
 from protocol.manifest import VersionManifest, read_manifest
 from swarm.blocks import BlockStore
@@ -39,14 +38,6 @@ def version_files(cid: str, manifest: VersionManifest) -> list[tuple[str, str]]:
     found = [(stage.cid, f"{name} stage {stage.stage}") for stage in manifest.stages]
     found += [(stage.momentum_cid, f"{name} momentum {stage.stage}") for stage in manifest.stages if stage.momentum_cid]
     return [*found, (cid, f"{name} manifest")]
-
-
-def kept_versions(state: RunState, config: RunConfig) -> list[str]:
-    """Manifests of the versions that the run keeps, the newest first."""
-    keep, every = config.checkpoint.keep, config.checkpoint.every
-    newest = {one["cid"] for one in state.versions[-keep:]}
-    found = [one["cid"] for one in state.versions if one["cid"] in newest or (every and one["version"] % every == 0)]
-    return found[::-1]
 
 
 class Pushing:
@@ -103,7 +94,8 @@ class Pushing:
         """All that is to be out there: of versions that the store has lost, or is just dropping, nothing."""
         state = self._core.state
         found: list[Wanted] = []
-        kept = kept_versions(state, self._core.config)
+        # The newest first.
+        kept = list(retained_by(state, self._core.config.checkpoint, self._core.pins))[::-1]
         self._names = {cid: files for cid, files in self._names.items() if cid in kept}
         for cid in kept:
             if cid not in self._names:

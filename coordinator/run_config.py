@@ -121,10 +121,14 @@ class MembershipSection(_Section):
 
 
 class CheckpointSection(_Section):
-    """`[checkpoint]`: the newest `keep` versions stay in the block store, and each `every`-th besides (0: none)."""
+    """`[checkpoint]`: what stays in the block store: the newest `keep` versions and the `best` ones by held-out loss.
+
+    Each `every`-th version stays besides (0: none).
+    """
 
     every: int = Field(default=0, ge=0)
     keep: int = Field(default=2, ge=2)
+    best: int = Field(default=5, ge=0, le=1000)
 
 
 _HOST_PORT = r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):[0-9]{1,5}$"

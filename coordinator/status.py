@@ -8,6 +8,7 @@ from coordinator.assignment import Role
 from coordinator.core import Core
 from coordinator.listening import next_choice
 from coordinator.measures import BYTE_KINDS
+from coordinator.retention import retained_by
 from coordinator.run import RunState
 
 MAX_ROUNDS = 200
@@ -104,6 +105,17 @@ def final_version(state: RunState) -> dict[str, Any]:
     return {"round": state.versions[-1]["round"] if state.versions else 0, "cid": state.base_cid}
 
 
+def versions_json(core: Core) -> list[dict[str, Any]]:
+    """The versions that stay in the block store, oldest first, each with its reasons and its held-out loss, once known."""
+    state = core.state
+    stays = retained_by(state, core.config.checkpoint, core.pins)
+    return [
+        {**one, "heldout_loss": state.heldout.get(one["cid"], {}).get("loss"), "kept": list(stays[one["cid"]])}
+        for one in state.versions
+        if one["cid"] in stays
+    ]
+
+
 def report_json(core: Core) -> dict[str, Any]:
     """The coordinator's part of a run's report.json."""
     state = core.state
@@ -118,6 +130,7 @@ def report_json(core: Core) -> dict[str, Any]:
         "coordinator_restarts": max(state.starts - 1, 0),
         "ipfs": core.ipfs,
         "final_version": final_version(state),
+        "versions": versions_json(core),
         "bytes_sent": bytes_by_kind(core.bytes_sent),
         "finished": state.phase.value == "FINISHED",
         "config": core.config.model_dump(mode="json"),

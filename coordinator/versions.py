@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from typing import Any
 from common.errors import Code, HocketError
 from common.files import atomic_write
 from coordinator.aggregate import norm_of
-from protocol.content import file_cid, iter_file_blocks, links, read_file
+from protocol.content import RAW, file_cid, iter_file_blocks, links, parse_cid, read_file
 from protocol.identity import MemberKey
 from protocol.manifest import StageFile, TensorEntry, VersionManifest, read_manifest, sign_manifest
 from protocol.tensor_files import TensorInfo
 from swarm.blocks import DEFAULT_MAX_FILE_BYTES, BlockStore
 
 logger = logging.getLogger(__name__)
+
+MANIFEST_NAME = "manifest.json"
 
 
 def tensor_infos(stage: StageFile) -> list[TensorInfo]:
@@ -80,7 +82,7 @@ class Versions:
         return self.folder(version) / f"stage-{stage}.momentum.safetensors"
 
     def _manifest_path(self, version: int) -> Path:
-        return self.folder(version) / "manifest.json"
+        return self.folder(version) / MANIFEST_NAME
 
     def stage_file(self, version: int, stage: int, *, sha256: str | None = None, momentum: bool) -> StageFile:
         """Put a stage's working files into the block store and describe them."""
@@ -156,29 +158,32 @@ class Versions:
                 self._store.export(entry.momentum_cid, momentum)
         return StageFiles(weights, momentum)
 
-    def drop_working_files(self, newest: int) -> None:
-        """Remove working files of versions before `newest`; the block store has them."""
-        for path in self._folder.glob("v*"):
-            if path.name[1:].isdigit() and int(path.name[1:]) < newest:
-                shutil.rmtree(path)
+    def drop_working_files(self, newest: int, kept: Collection[int] = ()) -> None:
+        """Remove working files of versions before `newest`; the block store has them. Of the `kept` ones the manifest stays."""
+        for folder in self._folder.glob("v*"):
+            if not folder.name[1:].isdigit() or int(folder.name[1:]) >= newest:
+                continue
+            if int(folder.name[1:]) not in kept:
+                shutil.rmtree(folder)
+                continue
+            for path in folder.iterdir():
+                if path.name != MANIFEST_NAME:
+                    path.unlink()
 
-    def prune(self, versions: Sequence[dict[str, Any]], *, keep: int, every: int, pinned: Iterable[str]) -> list[str]:
-        """Drop from the block store what only versions outside the keep policy refer to.
+    def prune(self, versions: Sequence[Mapping[str, Any]], stays: Collection[str], *, roots: Iterable[str]) -> list[str]:
+        """Drop from the block store what only versions that do not stay refer to.
 
         Args:
-            versions: all versions published, oldest first, each with `version` and `cid`.
-            keep: the newest that many stay; every: each `every`-th stays besides (0: none).
-            pinned: further roots that stay (the dataset).
+            versions: all versions published, each with its `cid`.
+            stays: CIDs of those that stay (`retention.retained`); roots: of what stays besides (the dataset).
 
         Returns:
             CIDs of the manifests that were dropped.
         """
-        stays = {one["cid"] for one in versions[-keep:]}
-        stays |= {one["cid"] for one in versions if every and one["version"] % every == 0}
         goes = [one["cid"] for one in versions if one["cid"] not in stays and self._store.has(one["cid"])]
         if not goes:
             return []
-        kept = set(pinned)
+        kept = set(roots)
         for cid in stays:
             kept |= self._roots(cid)
         kept_blocks = {block for root in kept for block in self._blocks(root)}
@@ -201,5 +206,7 @@ class Versions:
         """The blocks under a root that the store has, children before their parent."""
         if not self._store.has(root):
             return []
+        if parse_cid(root).codec == RAW:
+            return [root]  # not read: most of a version is such blocks
         children = [block for link in links(root, self._store.get(root)) for block in self._blocks(link.cid)]
         return [*children, root]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +56,23 @@ def kept_versions(state: Path) -> list[KeptVersion]:
     if not found:
         raise HocketError(Code.CHECKPOINT_INVALID, f"{state} holds no version yet")
     return sorted(found, key=lambda one: one.manifest.version)
+
+
+def told_of_versions(state: Path) -> dict[str, dict[str, Any]]:
+    """What the coordinator's report says of the versions that it keeps, by CID: `heldout_loss` and `kept`, its reasons.
+
+    Empty where there is no report yet; STATE_UNREADABLE for a damaged one.
+    """
+    path = state / "report.json"
+    try:
+        report = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise HocketError(Code.STATE_UNREADABLE, f"{path} ({error})") from error
+    if not isinstance(report, dict):
+        raise HocketError(Code.STATE_UNREADABLE, f"{path} is no report")
+    return {str(one["cid"]): one for one in report.get("versions", ())}
 
 
 def choose_version(versions: list[KeptVersion], version: int | None) -> KeptVersion:

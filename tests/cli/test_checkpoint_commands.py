@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from cli.main import app
 from common.errors import Code, HocketError
 from common.files import atomic_write
+from coordinator.retention import read_pins
 from protocol.identity import MemberKey
 from simulations.version_export import kept_versions
 from swarm.blocks import BlockStore
@@ -44,6 +45,23 @@ def test_versions_are_listed(state: Path) -> None:
     assert [row["version"] for row in listed] == [4, 5]
     assert [row["cid"] for row in listed] == [one.cid for one in kept_versions(state)]
     assert listed[1]["cid"] in run("list", state).output
+
+
+def test_the_list_says_what_is_kept_and_why_and_a_pin_holds_until_it_is_removed(state: Path) -> None:
+    cids = [one.cid for one in kept_versions(state)]
+    versions = [{"version": 4, "cid": cids[0], "heldout_loss": 2.5, "kept": ["best"]}, {"cid": cids[1], "kept": ["newest"]}]
+    atomic_write(state / "report.json", json.dumps({"versions": versions}).encode())
+    try:
+        assert cids[0] in run("pin", state, "4").output
+        listed = json.loads(run("list", state, "--json").output)
+        assert [(row["heldout_loss"], row["kept"]) for row in listed] == [(2.5, ["best", "pinned"]), (None, ["newest"])]
+        assert "best pinned" in run("list", state).output and "2.5000" in run("list", state).output
+        assert read_pins(state) == {cids[0]}
+        assert "no longer" in run("pin", state, "4", "--remove").output
+        assert json.loads(run("list", state, "--json").output)[0]["kept"] == ["best"]
+        assert code_of(run("pin", state, "9")) is Code.CHECKPOINT_INVALID and read_pins(state) == frozenset()
+    finally:
+        (state / "report.json").unlink()
 
 
 def test_a_version_is_shown_verified_and_exported_and_the_export_speaks(state: Path, tmp_path: Path) -> None:

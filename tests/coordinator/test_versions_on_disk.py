@@ -13,6 +13,7 @@ from protocol.content import cid_of
 from protocol.identity import MemberKey
 from protocol.manifest import VersionManifest
 from protocol.tensor_files import write_tensors
+from simulations.version_export import kept_versions
 from swarm.blocks import BlockStore
 
 
@@ -92,7 +93,23 @@ def test_pruning_that_was_cut_short_is_finished_by_the_next_one(tmp_path: Path, 
     newest = versions.publish(kept)
     both = [{"version": 3, "cid": cid}, {"version": 4, "cid": newest}]
     with pytest.raises(InterruptedError):
-        cut.prune(both, keep=1, every=0, pinned=[other])
-    versions.prune(both, keep=1, every=0, pinned=[other])
+        cut.prune(both, {newest}, roots=[other])
+    versions.prune(both, {newest}, roots=[other])
     left = {path.name for path in (tmp_path / "blocks").glob("*/*")}
     assert left == {other, newest, manifest.stages[1].cid}
+
+
+def test_of_a_version_that_stays_the_manifest_is_still_listed_and_its_blocks_are_whole(tmp_path: Path) -> None:
+    versions, store, cid, _ = published(tmp_path)
+    manifest = versions.load(cid)
+    newer = [versions.publish(manifest.model_copy(update={"version": number})) for number in (4, 5)]
+    both = [{"version": number, "cid": one} for number, one in zip((3, 4, 5), (cid, *newer), strict=True)]
+    versions.drop_working_files(5, {3})
+    versions.prune(both, {cid, newer[1]}, roots=[])
+    assert [path.name for path in sorted(versions.folder(3).iterdir())] == ["manifest.json"]
+    assert not versions.folder(4).exists() and not store.has(newer[0])
+    assert [one.manifest.version for one in kept_versions(tmp_path)] == [3, 5]
+    for one in manifest.stages:
+        assert len(store.read_file(one.cid)) == one.size_bytes
+    # Its working files are made again where they are wanted.
+    assert versions.files(manifest, 0).weights.stat().st_size == manifest.stages[0].size_bytes

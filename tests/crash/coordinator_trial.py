@@ -47,6 +47,7 @@ deadline_ceiling_s = 30
 silence_s = 3
 [checkpoint]
 keep = 2
+best = 0
 """
 
 
