@@ -45,6 +45,7 @@ class FetchPlan:
         self._fresh: list[str] = [root]
         self._wanted: dict[str, None] = {}  # an ordered set
         self._there: set[str] = set()
+        self._nodes_awaited = int(_is_node(root))
         self._there_bytes = 0
         self._providers = list(dict.fromkeys(providers))
         self._origins = [origin for origin in dict.fromkeys(origins) if origin not in self._providers]
@@ -74,6 +75,10 @@ class FetchPlan:
     def knows(self, cid: str) -> bool:
         """Whether this is a block of the file, as far as that is known yet."""
         return cid in self._expected
+
+    def may_await(self, cid: str) -> bool:
+        """Whether this is a block of the file that is not there yet, or may turn out to be one."""
+        return self.awaits(cid) or (cid not in self._expected and self._nodes_awaited > 0)
 
     def awaits(self, cid: str) -> bool:
         """Whether this is a block of the file that is not there yet."""
@@ -169,6 +174,7 @@ class FetchPlan:
         if size > self._max_bytes:
             raise HocketError(Code.MESSAGE_TOO_LARGE, f"file {self.root} of {size} bytes, at most {self._max_bytes}")
         self._there.add(cid)
+        self._nodes_awaited -= _is_node(cid)
         self._there_bytes += len(data)
         if self._there_bytes > self._max_bytes + self._max_bytes // 64 + content.MAX_BLOCK_BYTES:
             raise HocketError(Code.MESSAGE_TOO_LARGE, f"the blocks of file {self.root} say little in many bytes")
@@ -178,6 +184,7 @@ class FetchPlan:
             known = self._expected.get(link.cid)
             if known is None:
                 self._expected[link.cid] = _Expected(link.size, expected.depth + 1)
+                self._nodes_awaited += _is_node(link.cid)
                 self._fresh.append(link.cid)
             elif known.size not in (None, link.size):
                 raise HocketError(Code.BLOCK_DAMAGED, f"{link.cid} is said to hold {known.size} and {link.size} bytes")
@@ -188,3 +195,8 @@ class FetchPlan:
         reasons = "; ".join(f"{provider}: {reason}" for provider, reason in self._reasons.items())
         code = Code.BLOCK_DAMAGED if self._liars else Code.BLOCK_NOT_FOUND
         return HocketError(code, f"{missing}, of file {self.root}" + (f" ({reasons})" if reasons else ""))
+
+
+def _is_node(cid: str) -> bool:
+    """Whether a block may link to others."""
+    return content.parse_cid(cid).codec != content.RAW

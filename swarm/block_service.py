@@ -65,8 +65,8 @@ async def serve_blocks(carrier: Carrier, store: BlockStore, incoming: Incoming |
         cids = list(request.cids)
         arriving.asked_by(peer_id, cids)
         if request.wait_ms and not request.heads_only:
-            await arriving.wait(cids, store.has, min(MAX_WAIT_S, request.wait_ms / 1000))
-        fetching = {cid for cid in cids if arriving.fetching(cid)}
+            await arriving.wait(cids, request.root, store.has, min(MAX_WAIT_S, request.wait_ms / 1000))
+        fetching = {cid for cid in cids if arriving.fetching(cid, request.root)}
         if request.heads_only:
             return await asyncio.to_thread(_look_for_heads, store, cids, fetching)
         return await asyncio.to_thread(_look_up, store, cids, fetching)
@@ -100,16 +100,19 @@ def _look_up(store: BlockStore, cids: list[str], fetching: set[str]) -> Message:
     return Message(reply.SerializeToString(), body)
 
 
-async def ask_for_blocks(carrier: Carrier, provider: PeerAddress, cids: Sequence[str], *, wait_s: float = 0.0) -> BlockAnswer:
+async def ask_for_blocks(
+    carrier: Carrier, provider: PeerAddress, cids: Sequence[str], *, wait_s: float = 0.0, root: str = ""
+) -> BlockAnswer:
     """Ask one peer for up to 64 blocks.
 
     Args:
         wait_s: how long the peer may wait for one of them that it is fetching itself, when it has none.
+        root: of the file that they belong to.
 
     Raises:
         HocketError: BLOCK_DAMAGED if the peer sent anything else than it was asked for, and what a call raises.
     """
-    request = Message(pb.BlockRequest(cids=cids, wait_ms=round(wait_s * 1000)).SerializeToString())
+    request = Message(pb.BlockRequest(cids=cids, wait_ms=round(wait_s * 1000), root=root).SerializeToString())
     limit = MAX_REPLY_BYTES + MEBIBYTE
     answer = await carrier.call(
         provider, BLOCKS_PROTOCOL, request, silence_s=SILENCE_S, deadline_s=DEADLINE_S, max_answer_bytes=limit

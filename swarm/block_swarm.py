@@ -205,7 +205,7 @@ class _Fetch:
         return MAX_CIDS if block_s * MAX_CIDS <= BATCH_S else int(BATCH_S / block_s)
 
     async def _bring(self, peer: str, cids: list[str], wait_s: float = 0.0) -> BlockAnswer:
-        answer = await ask_for_blocks(self._carrier, self._addresses[peer], cids, wait_s=wait_s)
+        answer = await ask_for_blocks(self._carrier, self._addresses[peer], cids, wait_s=wait_s, root=self._plan.root)
         for cid, data in answer.blocks.items():
             if data is not None:
                 await asyncio.to_thread(self._store.put, cid, data)

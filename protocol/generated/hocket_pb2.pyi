@@ -536,14 +536,16 @@ class TrainStepAnswer(_message.Message):
     def __init__(self, refusal: _Optional[_Union[Refusal, str]] = ..., detail: _Optional[str] = ..., failed_stage: _Optional[int] = ..., failed_peer: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[TensorHead, _Mapping]]] = ..., losses: _Optional[_Iterable[_Union[CodebookLoss, _Mapping]]] = ..., auxiliary: _Optional[_Iterable[_Union[AuxiliaryLoss, _Mapping]]] = ..., path: _Optional[_Iterable[_Union[PathEntry, _Mapping]]] = ..., attempts_used: _Optional[int] = ...) -> None: ...
 
 class BlockRequest(_message.Message):
-    __slots__ = ("cids", "heads_only", "wait_ms")
+    __slots__ = ("cids", "heads_only", "wait_ms", "root")
     CIDS_FIELD_NUMBER: _ClassVar[int]
     HEADS_ONLY_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
     cids: _containers.RepeatedScalarFieldContainer[str]
     heads_only: bool
     wait_ms: int
-    def __init__(self, cids: _Optional[_Iterable[str]] = ..., heads_only: _Optional[bool] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    root: str
+    def __init__(self, cids: _Optional[_Iterable[str]] = ..., heads_only: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., root: _Optional[str] = ...) -> None: ...
 
 class BlockHead(_message.Message):
     __slots__ = ("cid", "found", "size_bytes", "fetching")
