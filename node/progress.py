@@ -194,8 +194,11 @@ class ProgressKeeper:
             logger.warning("saved inner progress is not used: %s", error.line())
             return None
 
-    async def take_up(self, context: RoundContext, weights_sha256: str) -> Progress | None:
+    async def take_up(self, context: RoundContext, weights_sha256: str, *, moments: bool = True) -> Progress | None:
         """Put the last snapshot into the stage, whose base is loaded; as much of it as belongs to the round.
+
+        Args:
+            moments: also those of a snapshot of another round, where the stage has none of its own.
 
         Returns: what was trained in this round, to be resumed; None when the round begins at its base.
         """
@@ -204,7 +207,7 @@ class ProgressKeeper:
             return None
         progress = snapshot.progress
         use, reason = usable(progress, context, weights_sha256)
-        if use is Use.NOTHING:
+        if use is Use.NOTHING or (use is Use.MOMENTS and not moments):
             logger.info("saved inner progress is not taken up: %s", reason)
             return None
         await self._engine.run(

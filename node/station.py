@@ -99,7 +99,7 @@ class Station:
         self._faults = faults
         self._update_path = state_dir / "update.safetensors"
         self.progress = ProgressKeeper(state_dir / "progress", local, engine, event, faults=faults)
-        self._fresh = True
+        self._opened: tuple[int, str] | None = None  # round and base that were served last
         self._leases = FeederTotals()
         self._resumed: list[int] = []
         self.stage = first.stage
@@ -191,11 +191,14 @@ class Station:
         )
 
     async def _resume(self, replica: Replica) -> None:
-        """Once, when the stage is new to this process: go on where an earlier process of this member was."""
-        if not self._fresh:
+        """Go on where an earlier process of this member was, or where we were before our place was given up and back.
+
+        In later rounds of the same process the moments in memory are the newest.
+        """
+        begins, self._opened = self._opened, (replica.context.round, replica.context.base_cid)
+        if begins is not None and begins != self._opened:
             return
-        self._fresh = False
-        saved = await self.progress.take_up(replica.context, self.weights_sha256.hex())
+        saved = await self.progress.take_up(replica.context, self.weights_sha256.hex(), moments=begins is None)
         if saved is None:
             return
         totals = RoundTotals(saved.frames, saved.inner_steps, saved.losses)

@@ -9,6 +9,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_run import MEMORY, Behaviour, VirtualRun
@@ -22,6 +23,7 @@ behaviours = st.lists(
         silent=st.tuples(st.integers(0, 60), st.integers(0, 120)),
         ticks_per_lease=st.integers(1, 30),
         hands_nothing_in=st.booleans(),
+        keeps=st.booleans(),
     ),
     min_size=2, max_size=5,
 )  # fmt: skip
@@ -54,6 +56,37 @@ def test_a_run_ends_whatever_happened_before(drawn: list[Behaviour], seed: int, 
     # Frames count where the holder of a lease and the last stage agree: never more than was leased.
     assert sum(record["frames"] for record in state.rounds) <= 300 * (state.next_lease_id - 1)
     assert any(stage["accepted"] for record in state.rounds for stage in record["stages"])
+
+
+@pytest.mark.parametrize("name", ["m0", "m1", "m2", "m3"])
+def test_what_a_restarted_worker_goes_on_from_is_counted_once_and_nothing_of_it_is_lost(tmp_path: Path, name: str) -> None:
+    """Each member in turn is killed in the middle of round 1, twice, and goes on from what it had saved."""
+    steady = Behaviour(silent=(0, 0), ticks_per_lease=1, hands_nothing_in=False, keeps=True)
+
+    async def run() -> RunState:
+        virtual, kills = VirtualRun(tmp_path, [steady] * 4, 1), 0
+        for number in range(200):
+            await virtual.tick(number, behave=True)
+            state = virtual.core.state
+            done = sum(lease.done_at is not None for lease in state.leases.values())
+            member = next(one for one in virtual.members if one.name == name)
+            if state.phase is Phase.OPEN and state.round == 1 and done > kills and member.microbatches and kills < 2:
+                virtual.start_anew(name)
+                kills += 1
+            if state.phase is Phase.FINISHED:
+                virtual.journal.close()
+                assert kills == 2
+                return state
+        raise AssertionError(virtual.core.reason)
+
+    state = asyncio.run(run())
+    first = state.rounds[0]
+    assert first["frames"] == first["target_frames"] and first["loss"] == 1.0
+    for stage in first["microbatches"]:
+        assert (stage["frames"], stage["duplicates"], stage["dropped"]) == (first["frames"], 0, 0)
+    assert sum(one["accepted"] for one in first["stages"]) == 4
+    # Each report of this run says 1: those of the dead processes are told again in the later ones.
+    assert first["duplicate_reports"] == 4
 
 
 def test_an_undisturbed_run_needs_few_ticks_and_all_frames(tmp_path: Path) -> None:

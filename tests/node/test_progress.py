@@ -182,6 +182,8 @@ def test_with_another_base_the_moments_alone_are_taken_up(harness: ModuleType, t
         chain.open_round(2, "another-base")
         await adopt(chain)
         for node in chain.nodes:
+            assert await keeper(node, tmp_path).take_up(node.context, SHA256, moments=False) is None
+            assert node.local.steps_taken == 0 and not node.local.moments()
             assert await keeper(node, tmp_path).take_up(node.context, SHA256) is None
         return ends(chain)
 

@@ -55,12 +55,16 @@ class Clock:
 
 @dataclass
 class Behaviour:
-    """When a member is silent (ticks), how many ticks a lease takes it, whether it hands nothing in, which peers it suspects."""
+    """When a member is silent (ticks), how many ticks a lease takes it, whether it hands nothing in, which peers it suspects.
+
+    One that `keeps` saves its inner progress after each microbatch, and goes on from there under a later generation.
+    """
 
     silent: tuple[int, int]
     ticks_per_lease: int
     hands_nothing_in: bool
     suspects: tuple[str, ...] = ()
+    keeps: bool = False
 
 
 @dataclass
@@ -71,12 +75,22 @@ class Scripted:
     behaviour: Behaviour
     round: int = 0
     generation: int = 0
+    stage: int = -1
     frames: int = 0
     microbatches: dict[int, int] = field(default_factory=dict)
     done: list[pb.LeaseDone] = field(default_factory=list)
     lease: pb.LeaseReply | None = None
     left: int = 0
     submitted: bool = False
+    resumed: list[int] = field(default_factory=list)
+
+    def later(self, round: int, generation: int, stage: int) -> Scripted:
+        """The memory of the member's next round or generation."""
+        made = Scripted(self.name, self.behaviour, round, generation, stage=stage)
+        if self.behaviour.keeps and (self.round, self.stage) == (round, stage):
+            made.microbatches, made.done = self.microbatches, self.done
+            made.resumed = [*self.resumed, self.generation]
+        return made
 
 
 class VirtualRun:
@@ -146,12 +160,13 @@ class VirtualRun:
         if member.stage is None:
             return
         if (one.round, one.generation) != (state.round, member.generation):
-            self.members[self.members.index(one)] = one = Scripted(one.name, one.behaviour, state.round, member.generation)
+            self.members[self.members.index(one)] = one = one.later(state.round, member.generation, member.stage)
         assert core.manifest is not None
         report = pb.MemberReport(
             round=state.round, stage=member.stage, generation=member.generation, ready_base_cid=state.base_cid, pid=1,
             weights_sha256=bytes.fromhex(core.manifest.stages[member.stage].sha256), frames_done=sum(one.microbatches.values()),
-            leases_done=one.done, suspects=one.behaviour.suspects,
+            leases_done=one.done, suspects=one.behaviour.suspects, resumed_generations=one.resumed,
+            duplicates=1,
         )  # fmt: skip
         if member.stage == STAGES - 1 and one.microbatches:
             report.losses.add(ce_sum=float(report.frames_done), count=report.frames_done)
@@ -164,6 +179,10 @@ class VirtualRun:
             self.train(one, behave)
         if state.phase is Phase.CLOSING and not one.submitted and (behave or not one.behaviour.hands_nothing_in):
             one.submitted = (await self.submit(one, member.stage)).accepted
+
+    def start_anew(self, name: str) -> None:
+        """The member's process was killed and is started again."""
+        self.core.join(name, pb.JoinRequest(peer_id=f"peer-{name}"), ("aa", os.urandom(4).hex(), 1))
 
     def train(self, one: Scripted, behave: bool) -> None:
         core, state = self.core, self.core.state
