@@ -14,6 +14,7 @@ from swarm.records import Directory
 logger = logging.getLogger(__name__)
 
 LEARN_AGAIN_S = 10.0
+FIND_EVERY_S = 0.5
 
 
 class AddressBook:
@@ -66,6 +67,19 @@ class AddressBook:
         for record in records:
             self._known[record.peer_id] = PeerAddress(record.peer_id, tuple(record.multiaddrs))
         logger.debug("%d records of stage %d in %.2f s", len(records), stage, time.monotonic() - began)
+
+    async def find(self, stage: int, peer_ids: Iterable[str], *, within_s: float) -> None:
+        """Read the records of a stage until all of these peers are known, within bounds; the others are looked up on failure."""
+        missing = list(peer_ids)
+        deadline = time.monotonic() + within_s
+        while missing := [peer for peer in missing if not self.address(peer).multiaddrs]:
+            await self.refresh(stage)
+            if all(self.address(peer).multiaddrs for peer in missing):
+                return
+            if time.monotonic() > deadline:
+                logger.warning("no address is known of %s after %.0f s", ", ".join(missing), within_s)
+                return
+            await asyncio.sleep(FIND_EVERY_S)
 
     async def learn(self, stage: int, peer_ids: Iterable[str], *, within_s: float) -> list[PeerAddress]:
         """Where these peers of a stage are.

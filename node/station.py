@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +39,6 @@ LeaseCall = Callable[[], Awaitable["pb.LeaseReply | None"]]
 
 CLOSE_GRACE_S = 10.0
 ADDRESSES_WAIT_S = 10.0
-ADDRESSES_EVERY_S = 0.5
 
 
 def build_local(context: RoundContext) -> LocalStage:
@@ -173,8 +171,10 @@ class Station:
             downstream = Downstream(
                 self._carrier, self._key, context, self._book, self._event, arrivals=self._arrivals, poke=self._poke
             )
-            # Others wait for a promoted standby; it looked the addresses up while it stood by.
-            await self._find_addresses(context, 0.0 if warm else ADDRESSES_WAIT_S)
+            self._book.refresh_soon(context.stage + 1)
+            if not warm:  # others wait for a promoted standby; it looked the addresses up while it stood by
+                peers = [entry.peer_id for entry in context.next_replicas()]
+                await self._book.find(context.stage + 1, peers, within_s=ADDRESSES_WAIT_S)
         # In stage 0 a step belongs to a lease, so that a snapshot is taken when both are finished.
         boundary = no_boundary if context.is_first else self._boundary
         replica = Replica(self.local, self._engine, context, self._event, ramp=self._late, boundary=boundary)
@@ -215,23 +215,6 @@ class Station:
             await self.progress.at_boundary(
                 self.serving.replica, self.weights_sha256.hex(), self._resumed, self._leases.leases
             )
-
-    async def _find_addresses(self, context: RoundContext, wait_s: float) -> None:
-        """Look the next stage's replicas up until all are known, for a bounded time; the others are looked up on failure."""
-        wanted = [entry.peer_id for entry in context.next_replicas()]
-        if wait_s == 0 or all(self._book.address(peer).multiaddrs for peer in wanted):
-            self._book.refresh_soon(context.stage + 1)
-            return
-        deadline = time.monotonic() + wait_s
-        while True:
-            await self._book.refresh(context.stage + 1)
-            missing = [peer for peer in wanted if not self._book.address(peer).multiaddrs]
-            if not missing:
-                return
-            if time.monotonic() > deadline:
-                logger.warning("no address is known of %s after %.0f s", ", ".join(missing), wait_s)
-                return
-            await asyncio.sleep(ADDRESSES_EVERY_S)
 
     def follow(self, context: RoundContext, phase: pb.Phase) -> None:
         """Take over a new roster within the round; the settings stay those with which the round opened."""

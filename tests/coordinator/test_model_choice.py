@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.errors import Code, HocketError
-from coordinator.model_choice import choose_model, load_of
+from coordinator.model_choice import choose_model, load_of, stage_bytes
 from coordinator.run_config import RunConfig
 from protocol.content import cid_of
 from protocol.manifest import DatasetManifest, ShardEntry
@@ -72,3 +72,16 @@ def test_rows_without_text_cannot_be_trained_on() -> None:
     with pytest.raises(HocketError) as caught:
         choose_model(run_file('preset = "demo"\nstages = 2'), manifest)
     assert caught.value.code is Code.RUN_FILE_INVALID and "3 rows" in caught.value.detail
+
+
+def test_a_stage_takes_what_its_part_of_the_model_takes() -> None:
+    config = run_file('preset = "base"\nstages = 3')
+    model = choose_model(config, MANIFEST)
+    needed = stage_bytes(config, model, MANIFEST)
+    load = load_of(config, MANIFEST)
+    assert needed == [stage_footprint(model, spec, load).memory_bytes for spec in partition(model, 3)]
+    # A cut to given budgets fits into them.
+    budgets = [4096, 2048, 8192]
+    config = run_file(f'preset = "base"\nstages = 3\nstage_memory_mib = {budgets}')
+    model = choose_model(config, MANIFEST)
+    assert all(size <= budget * 2**20 for size, budget in zip(stage_bytes(config, model, MANIFEST), budgets, strict=True))

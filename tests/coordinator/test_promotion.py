@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from virtual_run import Behaviour, Scripted, VirtualRun
 
+from common.errors import Code, HocketError
 from coordinator.assignment import Role
 from coordinator.core import Refused
 from coordinator.journal import Event
@@ -152,6 +154,44 @@ def test_a_liar_evicts_nobody_that_beats_and_helps_to_find_who_is_frozen(tmp_pat
         assert virtual.clock.now - began <= 1.0 + 0.5
         assert "2 callers" in frozen.reason
         assert all(one.live for one in state.members.values() if one is not frozen)
+        virtual.journal.close()
+
+    asyncio.run(run())
+
+
+def test_a_member_gets_a_stage_that_fits_its_memory_or_is_refused_with_the_size_that_would_do(tmp_path: Path) -> None:
+    async def run() -> None:
+        virtual = Watched(tmp_path, 0)
+        core, state = virtual.core, virtual.core.state
+        with pytest.raises(HocketError) as caught:
+            core.join("tiny", pb.JoinRequest(peer_id="p", memory_limit_bytes=(1 << 20) - 1), ("aa", "03", 1))
+        assert caught.value.code is Code.JOIN_REFUSED and "1 MiB" in caught.value.remedy
+        assert "tiny" not in state.members
+        for name, limit_bytes in (("large", 4 << 20), ("small", 2 << 20)):
+            core.join(name, pb.JoinRequest(peer_id=name, memory_limit_bytes=limit_bytes), ("aa", name, 1))
+            await virtual.driver.step()
+        # The large one came first and got the small stage; it made room.
+        assert {one.member: one.stage for one in state.members.values()} == {"large": 1, "small": 0}
+        virtual.journal.close()
+
+    asyncio.run(run())
+
+
+def test_a_replica_moves_to_the_slowest_stage_when_a_round_begins_and_stays_there(tmp_path: Path) -> None:
+    async def run() -> None:
+        virtual = Watched(tmp_path, 7)
+        core, state = virtual.core, virtual.core.state
+        for one in virtual.members:
+            one.behaviour = replace(CALM, frames_per_s=(100.0, 30.0))
+        await virtual.until(lambda: virtual.opened)
+        assert [len(state.replicas(stage)) for stage in range(2)] == [3, 3]
+        await virtual.until(lambda: state.phase is Phase.FINISHED)
+        (moved,) = [event for event in virtual.events(0) if event.kind == "assigned" and "moved" in event.data["reason"]]
+        assert moved.data["stage"] == 1 and "33% faster" in moved.data["reason"]
+        before = max((event for event in virtual.events(0) if event.seq < moved.seq), key=lambda event: event.seq)
+        assert (before.kind, before.data["phase"], before.data["round"]) == ("phase", "PREPARING", 2)
+        assert [len(state.replicas(stage)) for stage in range(2)] == [2, 4] and core.reason
+        assert all(record["frames"] for record in state.rounds)
         virtual.journal.close()
 
     asyncio.run(run())

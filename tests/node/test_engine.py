@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -81,6 +82,26 @@ def test_a_cancelled_caller_leaves_the_queue_and_the_others_run() -> None:
         return ran
 
     assert asyncio.run(main()) == ["a", "c", "d"]
+
+
+def test_the_time_of_training_is_counted_and_that_of_evaluation_is_not() -> None:
+    def compute() -> None:
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until:
+            pass
+
+    async def main() -> tuple[float, float]:
+        engine = Engine()
+        await engine.run(Priority.EVALUATION, compute)
+        evaluated = engine.busy_s
+        await engine.run(Priority.FORWARD, compute)
+        with pytest.raises(ZeroDivisionError):
+            await engine.run(Priority.BACKWARD, lambda: compute() or 1 / 0)
+        engine.close()
+        return evaluated, engine.busy_s
+
+    evaluated, busy = asyncio.run(main())
+    assert evaluated == 0.0 and busy >= 0.04
 
 
 @given(offset=st.integers(0, 7), shape=st.lists(st.integers(0, 4), min_size=0, max_size=3))

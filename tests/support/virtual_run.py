@@ -31,6 +31,7 @@ from protocol.tensor_files import file_parts, write_tensors
 from swarm.blocks import BlockStore
 
 STAGES = 2
+NEEDED = [1 << 20, 3 << 20]  # bytes of memory of each stage
 TOML = small_run(2, run_id="virtual") + """microbatches_per_inner_step = 2
 replicas_wanted = 2
 gather_s = 10
@@ -55,9 +56,12 @@ class Clock:
 
 @dataclass
 class Behaviour:
-    """When a member is silent (ticks), how many ticks a lease takes it, whether it hands nothing in, which peers it suspects.
+    """When a member is silent (ticks), how many ticks a lease takes it, and what it does and says.
 
-    One that `keeps` saves its inner progress after each microbatch, and goes on from there under a later generation.
+    Args:
+        hands_nothing_in: no update comes of it. suspects: peer ids, in each report.
+        keeps: it saves its inner progress after each microbatch, and goes on from there under a later generation.
+        frames_per_s: by stage, what it says that it can do; empty: nothing.
     """
 
     silent: tuple[int, int]
@@ -65,6 +69,7 @@ class Behaviour:
     hands_nothing_in: bool
     suspects: tuple[str, ...] = ()
     keeps: bool = False
+    frames_per_s: tuple[float, ...] = ()
 
 
 @dataclass
@@ -133,7 +138,9 @@ class VirtualRun:
         """Version 0 of a model of two small stages."""
         cid = BlockStore(self.folder / "blocks").add_bytes(b"dataset")
         dataset = {"rows": 50, "frames": 5000, "heldout_rows": 3, "cid": cid, "codec": {}, "pinned": [cid]}
-        self.core.emit("created", run_id="virtual", run_toml=TOML, stages=STAGES, model_config={}, dataset=dataset)
+        self.core.emit(
+            "created", run_id="virtual", run_toml=TOML, stages=STAGES, model_config={}, dataset=dataset, stage_bytes=NEEDED
+        )  # fmt: skip
         tensors = {"w": np.ones((2, 3), np.float32)}
         stages = []
         for stage in range(STAGES):
@@ -172,6 +179,8 @@ class VirtualRun:
             report.losses.add(ce_sum=float(report.frames_done), count=report.frames_done)
         if evaluator(state, core.config) == one.name:
             report.heldout.add(ce_sum=2.0, count=1)
+        if one.behaviour.frames_per_s:
+            report.throughput = one.behaviour.frames_per_s[member.stage]
         core.take_report(member, report)
         if member.role is Role.STANDBY:
             return
