@@ -2,6 +2,7 @@
 
 One thread takes AdamW steps on a model and saves weights and moments every few steps, in the three ways in turn on one disk.
 A way's pause is what its save keeps the training thread from the next step: the copy, and any wait for the save before.
+Two further rows are a worker's own training loop, with and without saves of its inner progress (`benchmarks.inner_progress`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import inner_progress
 from benchmarks.result import BenchResult, machine_facts
 from common.files import atomic_write, sync_directory
 from common.writer import BackgroundWriter
@@ -40,6 +42,7 @@ class CheckpointBench:
         model: preset, as one stage. saves: of each way and repeat. steps: optimizer steps between two saves.
         repeats: of the three ways in turn; medians over them are reported. threads: of the training.
         buffer: how many whole checkpoints the writer's memory holds.
+        inner_steps: of the worker's loop between two saves, each of a forward and a backward pass and an optimizer step.
     """
 
     model: str = "demo"
@@ -48,6 +51,7 @@ class CheckpointBench:
     repeats: int = 3
     threads: int = 1
     buffer: int = 2
+    inner_steps: int = 5
 
 
 def _arrays(state: dict[str, Tensor]) -> list[bytes | memoryview]:
@@ -176,6 +180,7 @@ def measure(settings: CheckpointBench, *, folder: Path | None = None, say: Calla
             "seconds": statistics.median(seconds[name]),
             "size_mib": training.size_bytes / 2**20,
         })  # fmt: skip
+    result.rows += inner_progress.rows(settings.model, saves=settings.saves, every=settings.inner_steps, folder=folder)
     middle = {name: statistics.median(longest[name]) for name in WAYS}
     result.ratios = {
         "stall_vs_plain_save": middle["writer"] / middle["plain_save"],

@@ -37,8 +37,11 @@ def test_the_other_way_writes_its_files(training: Training, tmp_path: Path) -> N
 
 
 def test_ratios_are_those_of_the_rows() -> None:
-    result = measure(CheckpointBench(model="test", saves=2, steps=1, repeats=1))
+    result = measure(CheckpointBench(model="test", saves=2, steps=1, repeats=1, inner_steps=1))
     longest = {row["row"]: row["longest_pause_ms"] for row in result.rows}
-    assert set(longest) == {"writer", "plain_save", "async_save"} and all(value > 0 for value in longest.values())
+    assert longest.pop("worker_unsaved") == 0.0
+    assert set(longest) == {"writer", "plain_save", "async_save", "worker"} and all(value > 0 for value in longest.values())
+    worker = next(row for row in result.rows if row["row"] == "worker")
+    assert worker["saves"] >= 1 and worker["median_step_ms"] > 0
     assert result.ratios["stall_vs_plain_save"] == pytest.approx(longest["writer"] / longest["plain_save"])
     assert result.ratios["stall_vs_async_save"] == pytest.approx(longest["writer"] / longest["async_save"])
