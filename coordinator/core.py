@@ -44,7 +44,7 @@ class Core:
     """One event loop's owner of the run. Every change goes through `emit`: first the journal, then the state.
 
     Args:
-        clock: seconds since the epoch.
+        clock: seconds since the epoch, that never go back, over restarts either; see `common.clock`.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Core:
         self.wake = asyncio.Event()
         self._journal = journal
         self._news = asyncio.Event()
+        self._resumed_at = 0.0
 
     @property
     def sizes(self) -> Sizes:
@@ -153,11 +154,16 @@ class Core:
         self.broken.setdefault(member, self.clock())
         self.wake.set()
 
+    @property
+    def going_since(self) -> float:
+        """When this process started, or went on after it had been held up: whoever is waited for has had time since then."""
+        return max(self.state.started_at, self._resumed_at)
+
     def signs(self, member: Member, now: float) -> Signs:
         """What is known of a live member, for the judgement whether it is lost."""
         seen, broke = self.last_seen.get(member.member), self.broken.get(member.member)
         return Signs(
-            quiet_s=now - (self.state.started_at if seen is None else seen),
+            quiet_s=now - (self.going_since if seen is None else seen),
             returning=seen is None,
             broken_s=None if broke is None else now - broke,
             suspicions=sum(member.peer_id in self._suspects(one) for one in self.callers(member)),
@@ -194,7 +200,8 @@ class Core:
         return frames_per_s if generation == member.generation else None
 
     def excuse(self, seconds: float) -> None:
-        """Time in which this process itself did not run is nobody's silence."""
+        """Time in which this process itself did not run is nobody's silence, and no deadline runs in it."""
+        self._resumed_at = self.clock()
         for times in (self.last_seen, self.broken):
             for member in times:
                 times[member] += seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from math import isfinite
@@ -48,13 +49,18 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         core, uploads: the run.
         key: signs every answer.
         providers: the coordinator's own block peers, asked at each view.
+        wall: the system's clock, by which messages are dated, in seconds since the epoch.
     """
 
-    def __init__(self, core: Core, uploads: Uploads, key: MemberKey, providers: Callable[[], list[pb.PeerAddress]]) -> None:
+    def __init__(
+        self, core: Core, uploads: Uploads, key: MemberKey, providers: Callable[[], list[pb.PeerAddress]], *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self._core = core
         self._uploads = uploads
         self._key = key
         self._providers = providers
+        self._wall = wall
         self._held: Counter[str] = Counter()
         # Messages that were acted upon before a restart stay refused after it.
         self._nonces = NonceWindow.from_rows(
@@ -199,7 +205,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         )  # fmt: skip
 
     def _now_ms(self) -> int:
-        return int(self._core.clock() * 1000)
+        return int(self._wall() * 1000)
 
 
 def _nonce(header: pb.SignedHeader) -> Nonce:

@@ -108,7 +108,7 @@ class Driver:
             limit_s, _ = self._limit(state.lease_s, OPEN_SLACK)
             held = [
                 Held(
-                    lease.lease_id, lease.member, now - max(lease.granted_at, state.started_at),
+                    lease.lease_id, lease.member, now - max(lease.granted_at, core.going_since),
                     sum(other.member == lease.member and other.lease_id > lease.lease_id and other.done_at is not None
                         for other in state.leases.values()),
                 )
@@ -144,7 +144,7 @@ class Driver:
             stages.append(StageFacts(len(live), len(ready), awaited, updates))
         return Facts(
             phase=state.phase,
-            since=max(state.phase_since, state.started_at),
+            since=max(state.phase_since, core.going_since),
             stages=tuple(stages),
             covered_since=state.covered_since,
             replicas_wanted=rounds.replicas_wanted,

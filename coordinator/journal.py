@@ -83,6 +83,14 @@ class Journal:
         except sqlite3.Error as error:
             raise _journal_error(error, self._path) from error
 
+    def last_time(self) -> float:
+        """The time of the newest event; 0.0 while there is none."""
+        try:
+            row = self._database.execute("SELECT time FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+        except sqlite3.Error as error:
+            raise _journal_error(error, self._path) from error
+        return float(row[0]) if row is not None else 0.0
+
     def damaged(self, seq: int) -> HocketError:
         """The error for an event that is not what this software wrote."""
         return HocketError(

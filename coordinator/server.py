@@ -6,12 +6,12 @@ import asyncio
 import json
 import logging
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from common.clock import SteadyClock
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from common.files import atomic_write
@@ -89,7 +89,8 @@ class Coordinator:
         self._key = MemberKey.load_or_create(state_dir / "member.key")
         self._store = BlockStore(state_dir / "blocks")
         self._journal = Journal(state_dir / "journal.sqlite", faults)
-        self._core = Core(config, self._journal, fold(self._journal), faults, time.time)
+        clock = SteadyClock(self._journal.last_time())
+        self._core = Core(config, self._journal, fold(self._journal), faults, clock)
         self._provider: pb.PeerAddress | None = None
         self._report_lock = asyncio.Lock()
         self._child = Child(

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
-from points import Points, Trial
+from crash_points import Points, Trial
 
 from common.errors import Code, HocketError
 from common.lock import locked

@@ -20,11 +20,13 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from coordinator_trial import CoordinatorTrial
-from file_trials import BlockTrial, KeyTrial, WriterTrial
-from points import Trial
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+from coordinator_trial import CoordinatorTrial
+from crash_points import Trial
+from file_trials import BlockTrial, KeyTrial, WriterTrial
+from scripted_run import MEMORY
+
 TRIALS = ("coordinator", "blocks", "writer", "keys")
 
 

@@ -12,16 +12,17 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
 import numpy as np
-from points import Points
+from crash_points import Points
 
 from common.errors import HocketError
+from common.faults import Faults
 from common.lock import locked
 from coordinator.assembly import Assembly
 from coordinator.core import Core
@@ -112,12 +113,24 @@ def write_first(folder: Path) -> None:
         write_tensors(folder / f"stage-{stage}.safetensors", tensors)
 
 
-async def serve(pipe: socket.socket, folder: Path, run_toml: Path, clock: Clock, points: Points) -> None:
-    """One start of a coordinator, until it is told to stop or dies."""
+@dataclass
+class Pieces:
+    """One start of a coordinator, without its sockets and children."""
+
+    journal: Journal
+    core: Core
+    driver: Driver
+    door: Door
+
+
+async def put_together(
+    folder: Path, run_toml: Path, clock: Callable[[], float], faults: Faults, wall: Callable[[], float]
+) -> Pieces:  # fmt: skip
+    """What a coordinator does at its start, up to the point where members can join."""
     config, text = RunConfig.load(run_toml)
     store = BlockStore(folder / "blocks")
-    journal = Journal(folder / "journal.sqlite", points)
-    core = Core(config, journal, fold(journal), points, clock)
+    journal = Journal(folder / "journal.sqlite", faults)
+    core = Core(config, journal, fold(journal), faults, clock)
     found(core, config, text, run_toml.parent, store)
 
     async def first_weights(at: Path) -> None:
@@ -126,20 +139,24 @@ async def serve(pipe: socket.socket, folder: Path, run_toml: Path, clock: Clock,
     assembly = Assembly(core, Versions(folder / "versions", store, KEY), folder, first_weights=first_weights)
     await assembly.genesis()
     core.emit("started", pid=1)
-    driver = Driver(core, assembly)
-    door = Door(core, Uploads(core, folder), KEY, list)
+    return Pieces(journal, core, Driver(core, assembly), Door(core, Uploads(core, folder), KEY, list, wall=wall))
+
+
+async def serve(pipe: socket.socket, folder: Path, run_toml: Path, clock: Clock, points: Points) -> None:
+    """One start of a coordinator, until it is told to stop or dies."""
+    pieces = await put_together(folder, run_toml, clock, points, clock)
     send(pipe, {"up": True})
     while True:
         frame = receive(pipe)
         if frame.head["method"] == "stop":
-            journal.close()
+            pieces.journal.close()
             return
         clock.now = frame.head["now"]
-        send(pipe, *await answer(door, frame, points))
-        await driver.step()
+        send(pipe, *await answer(pieces.door, frame, points))
+        await pieces.driver.step()
 
 
-async def answer(door: Door, frame: Frame, points: Points) -> tuple[dict[str, Any], list[bytes]]:
+async def answer(door: Door, frame: Frame, points: Faults) -> tuple[dict[str, Any], list[bytes]]:
     context: Any = Answering()
     try:
         if frame.head["method"] == "SubmitUpdate":
@@ -151,7 +168,7 @@ async def answer(door: Door, frame: Frame, points: Points) -> tuple[dict[str, An
     return {"status": "OK"}, [reply.SerializeToString()]
 
 
-async def arriving(parts: Sequence[bytes], points: Points) -> AsyncIterator[pb.UpdateChunk]:
+async def arriving(parts: Sequence[bytes], points: Faults) -> AsyncIterator[pb.UpdateChunk]:
     for part in parts:
         points.reach("chunk")
         yield pb.UpdateChunk.FromString(part)

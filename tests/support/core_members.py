@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import child
+import forked_core as child
 import numpy as np
 from google.protobuf.message import Message
 
@@ -209,6 +209,8 @@ class Member:
         return report
 
     def train(self, entry: pb.RosterEntry) -> None:
+        if not self.crowd.complete(self):
+            return  # a microbatch would find nobody at a later stage
         request = pb.LeaseRequest(
             round=self.view.round, generation=entry.generation, known_lease_id=self.known_lease_id
         )  # fmt: skip
@@ -260,11 +262,20 @@ class Crowd:
         for one in members:
             one.enter(link, self)
 
+    def serving(self, first: Member, stage: int) -> list[Member]:
+        """Who serves a stage in the round that `first` is in."""
+        return [one for one in self.members if one.entry is not None and one.entry.stage == stage
+                and (one.round.number, one.round.generation) == (first.view.round, one.entry.generation)]  # fmt: skip
+
+    def complete(self, first: Member) -> bool:
+        """Whether every later stage is served."""
+        return all(self.serving(first, stage) for stage in range(1, first.view.stages))
+
     def pass_on(self, first: Member, identifier: int, frames: int) -> None:
         """A microbatch goes through `first` and one member of each later stage, in turn."""
         first.round.microbatches[identifier] = frames
         for stage in range(1, first.view.stages):
-            there = [one for one in self.members if one.entry is not None and one.entry.stage == stage]
+            there = self.serving(first, stage)
             there[identifier % len(there)].round.microbatches[identifier] = frames
 
     def play(self) -> None:
