@@ -117,11 +117,11 @@ def versions_json(core: Core) -> list[dict[str, Any]]:
 
 
 def report_json(core: Core) -> dict[str, Any]:
-    """The coordinator's part of a run's report.json."""
+    """The coordinator's part of a run's report.json; nothing that happens later changes it."""
     state = core.state
     return {
         "run_id": state.run_id,
-        "rounds": state.rounds,
+        "rounds": [dict(one) for one in state.rounds],
         "initial_heldout_loss": initial_heldout_loss(state),
         **listening_json(state),
         "duplicate_microbatches": sum(one["duplicate_microbatches"] for one in state.rounds),

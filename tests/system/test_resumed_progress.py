@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,10 @@ def test_workers_killed_after_a_saved_step_go_on_in_the_same_round(tmp_path: Pat
         assert first["duplicate_microbatches"] == second["duplicate_microbatches"] == 0
         assert 0 < first["frames"] <= first["target_frames"] * 1.1
         for number in range(2):
+            # Whoever was told to stop has written what waited, and left nothing half-written.
+            (saved,) = (tmp_path / f"worker-{number}" / "progress").iterdir()
+            data = saved.read_bytes()
+            assert hashlib.sha256(data[:-32]).digest() == data[-32:]
             events = read_events(tmp_path / f"worker-{number}" / "events.jsonl")
             names = [event["event"] for event in events]
             assert names.count("started") == 2 and names.count("resumed") == 1
