@@ -316,8 +316,10 @@ class Follower:
     async def _take_place(self, station: Station, context: RoundContext, role: pb.Role) -> None:
         """Load the base where it is not loaded, and serve the round or stand by."""
         if role == pb.STANDBY:
-            if station.generation != context.generation or not station.holds(context.base_cid):
+            if not (station.has_place and station.holds(context.base_cid) and station.generation == context.generation):
                 await self._load(station, context)
+                if context.is_first:
+                    await self._dataset_reader()
                 station.stand_by(context)
                 self._report_wanted.set()
         elif (station.round, station.base_cid, station.generation) != (context.round, context.base_cid, context.generation):
