@@ -62,6 +62,7 @@ class Core:
         self.bytes_sent: dict[str, dict[str, int]] = dict(state.bytes_sent)
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self.pids: dict[str, int] = {}
+        self._named: dict[tuple[str, int], dict[str, float]] = {}
         self._speeds: dict[str, tuple[int, float]] = {}
         self.reason = state.phase_reason
         self.ipfs: dict[str, int | None] | None = None  # how far pushing is; None: there is none
@@ -166,17 +167,22 @@ class Core:
             quiet_s=now - (self.going_since if seen is None else seen),
             returning=seen is None,
             broken_s=None if broke is None else now - broke,
-            suspicions=sum(member.peer_id in self._suspects(one) for one in self.callers(member)),
+            suspicions=len(named := self._named_by_callers(member, now)),
+            shunned_s=min(named) if len(named) == len(self.callers(member)) >= 2 and self._replaceable(member) else None,
         )
 
     def callers(self, member: Member) -> list[Member]:
         """The replicas whose calls the member serves: those of the stage before."""
-        return self.state.replicas(member.stage - 1) if member.stage else []
+        return self.state.replicas(member.stage - 1) if member.stage and member.role is Role.REPLICA else []
 
-    def _suspects(self, member: Member) -> list[str]:
-        """Peer ids that the member names in its latest report."""
-        report = self.reports.get((member.member, member.generation))
-        return report["suspects"] if report is not None else []
+    def _named_by_callers(self, member: Member, now: float) -> list[float]:
+        """For how long each caller that suspects the member has named it in all of its reports, in seconds."""
+        since = [self._named.get((one.member, one.generation), {}).get(member.peer_id) for one in self.callers(member)]
+        return [now - time for time in since if time is not None]
+
+    def _replaceable(self, member: Member) -> bool:
+        """Whether a standby of the member's stage is ready to take its place."""
+        return member.stage is not None and any(self.state.is_ready(one) for one in self.state.standbys(member.stage))
 
     @property
     def wanted(self) -> Wanted:
@@ -230,7 +236,10 @@ class Core:
     def _last_words(self, member: str) -> dict[str, Any] | None:
         """The report of a replica whose assignment ends, so that what it trained in this round still counts."""
         known = self.state.members.get(member)
-        return self.reports.pop((member, known.generation), None) if known is not None else None
+        if known is None:
+            return None
+        self._named.pop((member, known.generation), None)
+        return self.reports.pop((member, known.generation), None)
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
@@ -256,13 +265,20 @@ class Core:
             self._speeds[member.member] = (member.generation, report.throughput)
         if report.round != state.round or state.phase not in (Phase.PREPARING, Phase.OPEN, Phase.CLOSING):
             return
-        self.reports[member.member, member.generation] = report_record(member.member, report)
-        if report.suspects:
-            self.wake.set()
+        record = report_record(member.member, report)
+        self.reports[member.member, member.generation] = record
+        self._take_suspects(member, record["suspects"])
         if member.stage == 0:
             self._take_leases(member, report)
             if report.ready_base_cid == state.base_cid and state.base_cid not in state.heldout:
                 self._take_heldout(member, report)
+
+    def _take_suspects(self, member: Member, suspects: list[str]) -> None:
+        """Remember since when the member names whom."""
+        before = self._named.pop((member.member, member.generation), {})
+        if suspects:
+            self._named[member.member, member.generation] = {peer: before.get(peer, self.clock()) for peer in suspects}
+            self.wake.set()
 
     def _check_ready(self, member: Member, weights_sha256: bytes) -> None:
         assert self.manifest is not None and member.stage is not None

@@ -1,7 +1,8 @@
 """When a member is lost. Pure: from signs of life, broken connections and other members' suspicions to a verdict.
 
-A member's heartbeat is its watch: it asks again as soon as it is answered, and is answered within `heartbeat_s`. What others say
-never suffices: a member is lost only when its own heartbeat is overdue, so a liar cannot evict one that is there.
+A member's heartbeat is its watch: it asks again as soon as it is answered, and is answered within `heartbeat_s`. What another
+says never suffices: a member is lost only when its own heartbeat is overdue, so a liar cannot evict one that is there. The one
+exception is a member that all of its callers, at least two, fail to reach for long, while somebody waits to replace it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ BROKEN_S = 1.0
 BROKEN_SHARE = 0.25
 # A caller whose call failed as well has nothing to do with the coordinator's connection: two paths broke at once.
 BROKEN_SUSPECTED_S = 0.25
+# A member that beats but that no caller reaches, as its own network fails towards them, keeps its place for this many silences.
+SHUNNED_FACTOR = 2.0
 # After a restart of the coordinator members come back at the pace of their own retries, which grow.
 RETURN_FACTOR = 3.0
 
@@ -39,12 +42,14 @@ class Signs:
         returning: nothing was heard of it since this coordinator started.
         broken_s: since its held watch broke, with no sign of life after that; None: it did not.
         suspicions: members of the stage before, thus callers, that name it in their latest report.
+        shunned_s: for how long all of its callers, at least two, have named it, while a standby is ready; None: they do not.
     """
 
     quiet_s: float
     returning: bool = False
     broken_s: float | None = None
     suspicions: int = 0
+    shunned_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ def judge(signs: Signs, silence_s: float) -> Verdict:
         if signs.suspicions >= 2:
             what = f"suspected by {signs.suspicions} callers and silent"
             bounds.append((_bound(TWO_SUSPICIONS, beat_s, silence_s), signs.quiet_s, what))
+        if signs.shunned_s is not None:
+            bounds.append((SHUNNED_FACTOR * silence_s, signs.shunned_s, "no caller reaches it, and a standby is ready; so"))
         if signs.broken_s is not None:
             grace_s = min(BROKEN_S, BROKEN_SHARE * silence_s)
             bounds.append((grace_s, signs.broken_s, "its connection broke; gone"))

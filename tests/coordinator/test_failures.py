@@ -15,7 +15,10 @@ BEAT_S = heartbeat_s(SILENCE_S)
 
 ages = st.floats(0, 100, allow_nan=False)
 silences = st.floats(0.5, 600)
-signs = st.builds(Signs, quiet_s=ages, returning=st.booleans(), broken_s=st.none() | ages, suspicions=st.integers(0, 5))
+signs = st.builds(
+    Signs, quiet_s=ages, returning=st.booleans(), broken_s=st.none() | ages, suspicions=st.integers(0, 5),
+    shunned_s=st.none() | ages,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("case", "lost"), [
@@ -35,6 +38,9 @@ signs = st.builds(Signs, quiet_s=ages, returning=st.booleans(), broken_s=st.none
     (Signs(2 * BEAT_S + 0.1, suspicions=1), True),
     (Signs(1.25 * BEAT_S + 0.1, suspicions=1), False),
     (Signs(1.25 * BEAT_S + 0.1, suspicions=2), True),
+    # It beats, but nobody reaches it.
+    (Signs(0.1, suspicions=2, shunned_s=2 * SILENCE_S - 0.1), False),
+    (Signs(0.1, suspicions=2, shunned_s=2 * SILENCE_S + 0.1), True),
 ])  # fmt: skip
 def test_who_is_lost(case: Signs, lost: bool) -> None:
     verdict = judge(case, SILENCE_S)
@@ -49,7 +55,8 @@ def test_however_many_say_so_a_member_that_beats_is_not_lost(phase: float, suspi
 @given(signs, silences)
 def test_more_signs_of_failure_never_save_a_member(case: Signs, silence_s: float) -> None:
     verdict = judge(case, silence_s)
-    worse = [replace(case, quiet_s=case.quiet_s + 1), replace(case, suspicions=case.suspicions + 1)]
+    worse = [replace(case, shunned_s=(case.shunned_s or 0.0) + 1)] if not case.returning else []
+    worse += [replace(case, quiet_s=case.quiet_s + 1), replace(case, suspicions=case.suspicions + 1)]
     if not case.returning:
         worse.append(replace(case, broken_s=(case.broken_s or 0.0) + 1))
     for one in worse:
@@ -68,7 +75,8 @@ def test_it_says_when_to_look_again(case: Signs, silence_s: float) -> None:
 
     def after(seconds: float) -> Signs:
         broken_s = None if case.broken_s is None else case.broken_s + seconds
-        return replace(case, quiet_s=case.quiet_s + seconds, broken_s=broken_s)
+        shunned_s = None if case.shunned_s is None else case.shunned_s + seconds
+        return replace(case, quiet_s=case.quiet_s + seconds, broken_s=broken_s, shunned_s=shunned_s)
 
     assert not judge(after(0.99 * verdict.look_again_s - 1e-6), silence_s).lost
     assert judge(after(verdict.look_again_s + 1e-6), silence_s).lost

@@ -42,6 +42,11 @@ class Watched(VirtualRun):
             self.members = [*self.members, *(one for one in kept if one.name == without)]
         raise AssertionError(self.core.reason)
 
+    async def pass_time(self, seconds: float) -> None:
+        """Tick for so long, everybody at work."""
+        ends = self.clock.now + seconds
+        await self.until(lambda: self.clock.now >= ends)
+
     @property
     def opened(self) -> bool:
         """Open, every replica at work and every standby ready."""
@@ -154,6 +159,41 @@ def test_a_liar_evicts_nobody_that_beats_and_helps_to_find_who_is_frozen(tmp_pat
         assert virtual.clock.now - began <= 1.0 + 0.5
         assert "2 callers" in frozen.reason
         assert all(one.live for one in state.members.values() if one is not frozen)
+        virtual.journal.close()
+
+    asyncio.run(run())
+
+
+def test_a_member_that_beats_but_that_no_caller_reaches_is_replaced_where_a_standby_waits(tmp_path: Path) -> None:
+    async def run() -> None:
+        virtual = Watched(tmp_path, 5)
+        state = virtual.core.state
+        for one in virtual.members:
+            one.behaviour = replace(CALM, ticks_per_lease=10**6)
+        await virtual.until(lambda: virtual.opened)
+        # Of stage 1 one is lost, replaced, and back: now it stands by for the stage.
+        spare, unreached = state.replicas(1)
+        await virtual.until(lambda: not spare.live, without=spare.member)
+        await virtual.until(lambda: virtual.opened and spare.role is Role.STANDBY)
+        assert spare.stage == 1
+
+        def suspect(callers: list[Member]) -> None:
+            for one in virtual.members:
+                if one.name in [caller.member for caller in callers]:
+                    one.behaviour = replace(one.behaviour, suspects=(unreached.peer_id,))
+
+        number = state.seq
+        suspect(state.replicas(0)[:1])
+        await virtual.pass_time(12.0)
+        suspect(state.replicas(0))
+        await virtual.pass_time(7.0)
+        assert all(one.live for one in state.members.values()) and unreached.role is Role.REPLICA
+        await virtual.pass_time(2.0)
+        lost, promoted = [event for event in virtual.events(number) if event.kind in ("lost", "assigned")][:2]
+        assert (lost.kind, lost.data["member"]) == ("lost", unreached.member) and "no caller reaches it" in lost.data["reason"]
+        assert (promoted.data["member"], promoted.data["stage"], promoted.data["role"]) == (spare.member, 1, "replica")
+        # It is there, so it stands by; where it is to be reached again, it may be promoted in its turn.
+        assert unreached.live and unreached.role is Role.STANDBY
         virtual.journal.close()
 
     asyncio.run(run())
