@@ -49,6 +49,8 @@ class FetchPlan:
         self._there_bytes = 0
         self._providers = list(dict.fromkeys(providers))
         self._origins = [origin for origin in dict.fromkeys(origins) if origin not in self._providers]
+        self._asked: set[str] = set()  # at somebody who has the file
+        self._promised: dict[str, str] = {}  # by block: the fellow that has asked for it already
         self._lacking: dict[str, set[str]] = {}  # by block: who said that it has not got it
         self._failures: Counter[str] = Counter()
         self._reasons: dict[str, str] = {}
@@ -84,10 +86,20 @@ class FetchPlan:
         """Whether this is a block of the file that is not there yet."""
         return cid in self._expected and cid not in self._there
 
-    def met(self, peer: str, *, has_root: bool, fetching: bool) -> None:
-        """What a peer says when it is asked for the file: it has it, or is fetching it too, or neither."""
+    def coming(self, cid: str) -> bool:
+        """Whether somebody who has the file is asked for this block now."""
+        return cid in self._asked
+
+    def met(self, peer: str, *, has_root: bool, fetching: bool, coming: bool = False) -> None:
+        """What a peer says when it is asked for the file: it has it, or is fetching it too, or neither.
+
+        Args:
+            coming: it has asked for the root already, so that the root's turn is the peer's, whatever their ranks.
+        """
         if fetching:
             self.turns.joined(peer, running=has_root)
+            if coming:
+                self._promised[self.root] = peer
         elif has_root and peer not in self._providers and peer not in self._origins:
             self._providers.append(peer)
 
@@ -102,17 +114,27 @@ class FetchPlan:
         Args:
             max_bytes: of all blocks together, as far as their sizes are known; one block is given in any case.
         """
-        return self._take(self.turns.in_order(cid for cid in self._wanted if self._may(provider, cid)), max_blocks, max_bytes)
+        taken = self._take(self.turns.in_order(cid for cid in self._wanted if self._may(provider, cid)), max_blocks, max_bytes)
+        self._asked.update(taken)
+        return taken
 
     def take_awaited(self, fellow: str, *, max_blocks: int, max_bytes: int) -> list[str]:
         """Blocks that `fellow` is to bring first, in its order; like `take`."""
-        whose = [cid for cid in self._wanted if self.turns.holder(cid, self._lacking.get(cid, ())) == fellow]
+        whose = [cid for cid in self._wanted if self._awaited_of(cid) == fellow]
         return self._take(self.turns.in_order(whose, fellow), max_blocks, max_bytes)
+
+    def _awaited_of(self, cid: str) -> str | None:
+        """The fellow that is to bring a block: one that has asked for it already, or the first in rank; None: we are to."""
+        lacking = self._lacking.get(cid, ())
+        promised = self._promised.get(cid)
+        if promised is not None and promised in self.turns.fellows and promised not in lacking:
+            return promised
+        return self.turns.holder(cid, lacking)
 
     def _may(self, provider: str, cid: str) -> bool:
         """Whether a block is to be asked for at a provider now."""
         lacking = self._lacking.get(cid, ())
-        if provider in lacking or self.turns.holder(cid, lacking) is not None:
+        if provider in lacking or self._awaited_of(cid) is not None:
             return False
         if provider in self._providers or provider in self.turns.running:
             return True
@@ -135,11 +157,22 @@ class FetchPlan:
 
     def put_back(self, cids: Sequence[str]) -> None:
         """These were not found or not answered: others may be asked for them."""
+        self._asked.difference_update(cids)
         self._wanted.update(dict.fromkeys(cids))
+
+    def still_fetching(self, cid: str, *, coming: bool) -> None:
+        """A fellow that is to bring this block has not got it yet.
+
+        Args:
+            coming: it has asked for it. Where it has not, what it promised is void, so that no two wait for each other.
+        """
+        if not coming:
+            self._promised.pop(cid, None)
+        self.put_back([cid])
 
     def lacks(self, provider: str, cid: str) -> None:
         """`provider` says that it has not got this block, nor is fetching it: it is not asked for it again."""
-        self._wanted[cid] = None
+        self.put_back([cid])
         self._lacking.setdefault(cid, set()).add(provider)
 
     def failed(self, provider: str, reason: str, *, lied: bool, max_failures: int) -> bool:
@@ -174,6 +207,7 @@ class FetchPlan:
         if size > self._max_bytes:
             raise HocketError(Code.MESSAGE_TOO_LARGE, f"file {self.root} of {size} bytes, at most {self._max_bytes}")
         self._there.add(cid)
+        self._asked.discard(cid)
         self._nodes_awaited -= _is_node(cid)
         self._there_bytes += len(data)
         if self._there_bytes > self._max_bytes + self._max_bytes // 64 + content.MAX_BLOCK_BYTES:

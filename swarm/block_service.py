@@ -29,6 +29,8 @@ MAX_WAIT_S = 10.0
 SILENCE_S = 5.0
 DEADLINE_S = 120.0
 
+UnderWay = dict[str, tuple[bool, bool]]  # by CID: whether we are fetching it, and whether we have asked somebody for it
+
 
 @dataclass(frozen=True)
 class BlockAnswer:
@@ -37,10 +39,12 @@ class BlockAnswer:
     Args:
         blocks: by CID: the bytes, checked; empty where only heads were asked for; None: the peer has not got it.
         fetching: those that it is just fetching, or that are the roots of files that it is fetching.
+        coming: those of them that it has asked for at somebody who has them.
     """
 
     blocks: dict[str, bytes | None]
     fetching: frozenset[str]
+    coming: frozenset[str]
 
     @property
     def size_bytes(self) -> int:
@@ -66,20 +70,24 @@ async def serve_blocks(carrier: Carrier, store: BlockStore, incoming: Incoming |
         arriving.asked_by(peer_id, cids)
         if request.wait_ms and not request.heads_only:
             await arriving.wait(cids, request.root, store.has, min(MAX_WAIT_S, request.wait_ms / 1000))
-        fetching = {cid for cid in cids if arriving.fetching(cid, request.root)}
+        under_way = {cid: (arriving.fetching(cid, request.root), arriving.coming(cid)) for cid in cids}
         if request.heads_only:
-            return await asyncio.to_thread(_look_for_heads, store, cids, fetching)
-        return await asyncio.to_thread(_look_up, store, cids, fetching)
+            return await asyncio.to_thread(_look_for_heads, store, cids, under_way)
+        return await asyncio.to_thread(_look_up, store, cids, under_way)
 
     await carrier.serve(BLOCKS_PROTOCOL, handle, max_request_bytes=MAX_REQUEST_BYTES)
 
 
-def _look_for_heads(store: BlockStore, cids: list[str], fetching: set[str]) -> Message:
-    heads = [pb.BlockHead(cid=cid, found=store.has(cid), fetching=cid in fetching) for cid in cids]
-    return Message(pb.BlockReply(blocks=heads).SerializeToString())
+def _look_for_heads(store: BlockStore, cids: list[str], under_way: UnderWay) -> Message:
+    return Message(pb.BlockReply(blocks=[_head(cid, store.has(cid), 0, under_way) for cid in cids]).SerializeToString())
 
 
-def _look_up(store: BlockStore, cids: list[str], fetching: set[str]) -> Message:
+def _head(cid: str, found: bool, size_bytes: int, under_way: UnderWay) -> pb.BlockHead:
+    fetching, coming = under_way[cid]
+    return pb.BlockHead(cid=cid, found=found, size_bytes=size_bytes, fetching=fetching, coming=coming)
+
+
+def _look_up(store: BlockStore, cids: list[str], under_way: UnderWay) -> Message:
     reply, body = pb.BlockReply(), list[Part]()
     room = MAX_REPLY_BYTES
     for cid in cids:
@@ -90,12 +98,12 @@ def _look_up(store: BlockStore, cids: list[str], fetching: set[str]) -> Message:
                 raise
             data = None
         if data is None:
-            reply.blocks.add(cid=cid, found=False, fetching=cid in fetching)
+            reply.blocks.append(_head(cid, False, 0, under_way))
             continue
         room -= len(data)
         if room < 0:
             break
-        reply.blocks.add(cid=cid, found=True, size_bytes=len(data), fetching=cid in fetching)
+        reply.blocks.append(_head(cid, True, len(data), under_way))
         body.append(data)
     return Message(reply.SerializeToString(), body)
 
@@ -149,7 +157,8 @@ def _read_reply(peer_id: str, cids: list[str], answer: Message, *, heads_only: b
         if not heads_only:
             _verify(peer_id, head.cid, data)
         blocks[head.cid] = data
-    return BlockAnswer(blocks, frozenset(head.cid for head in heads if head.fetching))
+    fetching = frozenset(head.cid for head in heads if head.fetching)
+    return BlockAnswer(blocks, fetching, frozenset(head.cid for head in heads if head.coming))
 
 
 def _verify(peer_id: str, cid: str, data: bytes) -> None:

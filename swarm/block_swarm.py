@@ -134,7 +134,12 @@ class BlockSwarm:
             return
         self._late.discard(peer.peer_id)
         self.paces.answered(peer.peer_id, self._now() - began_s, 0)
-        plan.met(peer.peer_id, has_root=answer.blocks[plan.root] is not None, fetching=plan.root in answer.fetching)
+        plan.met(
+            peer.peer_id,
+            has_root=answer.blocks[plan.root] is not None,
+            fetching=plan.root in answer.fetching,
+            coming=plan.root in answer.coming,
+        )
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -223,7 +228,7 @@ class _Fetch:
             if data is not None:
                 plan.arrived(cid, data)
             elif errand.awaited and cid in answer.fetching:
-                plan.put_back([cid])
+                plan.still_fetching(cid, coming=cid in answer.coming)
             else:
                 plan.lacks(errand.peer, cid)
         if answer.size_bytes:

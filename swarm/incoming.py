@@ -39,6 +39,10 @@ class Incoming:
         """
         return any(plan.root == cid or _on_its_way(plan, cid, root) for plan in self._plans)
 
+    def coming(self, cid: str) -> bool:
+        """Whether somebody who has it is asked for a block now."""
+        return any(plan.coming(cid) for plan in self._plans)
+
     def in_use(self, cid: str) -> bool:
         """Whether a block belongs to a file that we are fetching, be it there or not. From any thread."""
         return any(plan.knows(cid) for plan in list(self._plans))

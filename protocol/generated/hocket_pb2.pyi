@@ -548,16 +548,18 @@ class BlockRequest(_message.Message):
     def __init__(self, cids: _Optional[_Iterable[str]] = ..., heads_only: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., root: _Optional[str] = ...) -> None: ...
 
 class BlockHead(_message.Message):
-    __slots__ = ("cid", "found", "size_bytes", "fetching")
+    __slots__ = ("cid", "found", "size_bytes", "fetching", "coming")
     CID_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FETCHING_FIELD_NUMBER: _ClassVar[int]
+    COMING_FIELD_NUMBER: _ClassVar[int]
     cid: str
     found: bool
     size_bytes: int
     fetching: bool
-    def __init__(self, cid: _Optional[str] = ..., found: _Optional[bool] = ..., size_bytes: _Optional[int] = ..., fetching: _Optional[bool] = ...) -> None: ...
+    coming: bool
+    def __init__(self, cid: _Optional[str] = ..., found: _Optional[bool] = ..., size_bytes: _Optional[int] = ..., fetching: _Optional[bool] = ..., coming: _Optional[bool] = ...) -> None: ...
 
 class BlockReply(_message.Message):
     __slots__ = ("blocks",)

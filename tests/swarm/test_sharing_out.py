@@ -47,7 +47,12 @@ class World:
         for other, theirs in self.plans.items():
             if other not in self.gone:
                 theirs.met(name, has_root=False, fetching=not plan.finished)
-                plan.met(other, has_root=not theirs.awaits(self.root), fetching=not theirs.finished)
+                plan.met(
+                    other,
+                    has_root=not theirs.awaits(self.root),
+                    fetching=not theirs.finished,
+                    coming=theirs.coming(self.root),
+                )
         self.plans[name] = plan
 
     def ask(self, name: str) -> None:
@@ -92,7 +97,7 @@ class World:
                 plan.arrived(cid, self.blocks[cid])
                 brought = True
             elif request.awaited and self.plans[request.provider].may_await(cid):
-                plan.put_back([cid])
+                plan.still_fetching(cid, coming=self.plans[request.provider].coming(cid))
             else:
                 plan.lacks(request.provider, cid)
         if brought:
