@@ -34,9 +34,10 @@ def choose_model(config: RunConfig, manifest: DatasetManifest) -> ModelConfig:
 
 
 def stage_bytes(config: RunConfig, model: ModelConfig, manifest: DatasetManifest) -> list[int]:
-    """Memory that each stage takes while it is trained, in bytes; the process itself comes on top."""
+    """Memory that each stage takes of a machine while it is trained and saved, in bytes; the process itself comes on top."""
     load = load_of(config, manifest)
-    return [stage_footprint(model, spec, load).memory_bytes for spec in partition(model, config.model.stages)]
+    found = [stage_footprint(model, spec, load) for spec in partition(model, config.model.stages)]
+    return [one.memory_bytes + one.snapshot_bytes for one in found]
 
 
 def speaker_size(manifest: DatasetManifest) -> dict[str, int]:

@@ -9,6 +9,8 @@ from tts.config import NOMINAL_FRAMES_PER_PHONEME, ModelConfig, StageSpec
 FLOAT_BYTES = 4
 # Copies of the weights that a training replica holds: the weights, the round's base, the gradients and AdamW's two moments.
 COPIES = 5
+# Of them, those in a snapshot of the inner progress: the weights and the moments. Its buffer is the machine's own memory.
+SAVED_COPIES = 3
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Footprint:
     def memory_bytes(self) -> int:
         """The peak while training; what the process needs before it holds a model comes on top."""
         return self.state_bytes + self.in_flight * self.activation_bytes
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """The buffer of a worker that saves its inner progress, in the machine's memory also where it trains on a card."""
+        return SAVED_COPIES * FLOAT_BYTES * self.parameters
 
 
 def block_parameters(config: ModelConfig) -> int:

@@ -21,6 +21,8 @@ from node.progress import ProgressKeeper
 from node.progress_file import Progress, read_progress, tensors_of
 from node.progress_plan import SavePlan, Use, usable
 from node.replica import RoundTotals
+from tts.footprint import stage_footprint
+from tts.partition import partition
 
 SHA256 = "ab" * 32
 
@@ -230,6 +232,14 @@ def test_a_damaged_file_is_refused(
     with pytest.raises(HocketError) as caught:
         read_progress(path, expected)
     assert caught.value.code is Code.CHECKPOINT_INVALID
+
+
+def test_a_snapshot_takes_the_memory_that_was_foretold(saved_file: tuple[bytes, Any], harness: ModuleType) -> None:
+    whole, expected = saved_file
+    foretold = stage_footprint(harness.CONFIG, partition(harness.CONFIG, 2)[1]).snapshot_bytes
+    parameters = sum(info.name.startswith("weights.") for info in expected)
+    assert sum(info.size_bytes for info in expected) == foretold + 4 * parameters  # a count of steps for each
+    assert 0 < len(whole) - foretold < 1 << 16
 
 
 def test_a_file_of_another_stage_is_left_alone(
