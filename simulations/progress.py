@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 BAR_WIDTH = 40
+MOST_LOST = 2
 PLAIN_LINE_EVERY_S = 10.0
 
 
@@ -53,6 +54,20 @@ def replica_mark(entry: Mapping[str, Any], phase: str = "") -> str:
     return str(int(entry.get("frames", 0)))
 
 
+def shown_replicas(stage: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Those that are there, and of the lost ones the last few: under churn there may be many."""
+    there = [entry for entry in stage["replicas"] if entry.get("alive", True)]
+    lost = [entry for entry in stage["replicas"] if not entry.get("alive", True)]
+    return [*there, *lost[-MOST_LOST:]]
+
+
+def standby_marks(stage: Mapping[str, Any]) -> str:
+    """How many stand by for a stage, and how many of them hold the round's base; empty: nobody does."""
+    standbys = stage.get("standbys") or []
+    ready = sum(bool(entry.get("ready")) for entry in standbys)
+    return f"{ready} of {len(standbys)} standbys ready" if standbys else ""
+
+
 def alarm_lines(status: Mapping[str, Any]) -> list[str]:
     """The alarms of the newest version that was listened to."""
     alarms = status.get("alarms") or []
@@ -73,8 +88,8 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
     if target:
         lines.append(f"frames {done} of {target} ({done / target:.0%})")
     for stage in status["stages"]:
-        members = ", ".join(f"{entry['member'][:8]} {replica_mark(entry, status['phase'])}" for entry in stage["replicas"])
-        lines.append(f"stage {stage['stage']}: {members or 'nobody'}")
+        members = ", ".join(f"{entry['member'][:8]} {replica_mark(entry, status['phase'])}" for entry in shown_replicas(stage))
+        lines.append("; ".join(part for part in (f"stage {stage['stage']}: {members or 'nobody'}", standby_marks(stage)) if part))
     lines.extend(round_line(entry) for entry in status["rounds"])
     lines.extend(alarm_lines(status))
     version = status.get("version") or {}
@@ -87,15 +102,20 @@ def picture(status: Mapping[str, Any], notes: list[str]) -> Group:
     """A status for a terminal: table of stages x replicas, a bar for the round's frames, the losses so far, recent notes."""
     title = Text(f"run {status['run_id']}  round {status['round']}  {status['phase']}", style="bold")
     table = Table()
-    width = max((len(stage["replicas"]) for stage in status["stages"]), default=0)
+    width = max((len(shown_replicas(stage)) for stage in status["stages"]), default=0)
+    kept_ready = any(standby_marks(stage) for stage in status["stages"])
     table.add_column("stage", justify="right")
     for index in range(width):
         table.add_column(f"replica {index}", justify="right", min_width=9)
+    if kept_ready:
+        table.add_column("standbys")
     for stage in status["stages"]:
         cells = []
-        for entry in stage["replicas"]:
+        for entry in shown_replicas(stage):
             mark = replica_mark(entry, status["phase"])
             cells.append(Text(mark, style="red" if mark == "lost" else "yellow" if mark == "..." else "green"))
+        if kept_ready:
+            cells += [Text()] * (width - len(cells)) + [Text(standby_marks(stage))]
         table.add_row(str(stage["stage"]), *cells)
     done, target = int(status.get("frames_done", 0)), int(status.get("target_frames", 0))
     if status["phase"] == "FINISHED":

@@ -125,6 +125,7 @@ def build_report(
         "false_suspicions": false_suspicions(faults, events),
         "duplicate_microbatches": int(status.get("duplicates", 0)),
         "dropped_microbatches": int(status.get("dropped", 0)),
+        "repeated_rows": int(status.get("repeated_rows", 0)),
         "acked_updates": sum(1 for event in events if event["event"] == "update_acked"),
         "acked_updates_lost": len(lost),
         "lost_updates": lost,

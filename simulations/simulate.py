@@ -215,20 +215,16 @@ async def start_workers(cluster: Cluster, ticket: str, settings: SimulationSetti
     for _ in range(wanted):
         child = await cluster.start_worker(ticket)
         deadline = time.monotonic() + START_GRACE_S
-        while child.name not in serving(await cluster.status(ticket)):
+        while child.name not in placed(await cluster.status(ticket)):
             if time.monotonic() > deadline or not child.running:
                 raise HocketError(Code.CHILD_FAILED, f"{child.name} got no stage, see {child.log_path}: {child.last_lines()}")
             await asyncio.sleep(POLL_S)
 
 
-def serving(status: Mapping[str, Any]) -> dict[str, int]:
-    """Stage by name of the worker, of those that are alive; the clusters here name themselves as operators."""
-    return {
-        str(entry["operator"]): int(stage["stage"])
-        for stage in status["stages"]
-        for entry in stage["replicas"]
-        if entry.get("alive", True)
-    }
+def placed(status: Mapping[str, Any]) -> set[str]:
+    """Names of the workers that serve a stage or stand by for one; the clusters here name themselves as operators."""
+    entries = [entry for stage in status["stages"] for entry in [*stage["replicas"], *stage["standbys"]]]
+    return {str(entry["operator"]) for entry in entries if entry.get("alive", True)}
 
 
 async def follow(

@@ -54,6 +54,20 @@ def test_a_status_in_lines_names_everything_a_person_asks_for() -> None:
         assert part in text
 
 
+def test_standbys_are_told_and_of_many_lost_replicas_the_last_few() -> None:
+    found = status()
+    lost = [{"member": f"gone{number:04}", "alive": False} for number in range(9)]
+    found["stages"][0]["replicas"] = [*lost, *found["stages"][0]["replicas"]]
+    found["stages"][0]["standbys"] = [{"member": "spare", "ready": True}, {"member": "other", "ready": False}]
+    text = "\n".join(status_lines(found))
+    assert "memberze 120" in text and "1 of 2 standbys ready" in text
+    assert text.count("gone") == 2 and "gone0008" in text
+    console = Console(file=io.StringIO(), width=120)
+    console.print(picture(found, []))
+    assert "1 of 2 standbys ready" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "standbys" not in "\n".join(status_lines(status()))
+
+
 def heard(*rounds: int) -> dict[str, Any]:
     """A status in which the versions of these rounds were listened to; the first gave an alarm."""
     reason = f"after round {rounds[0]}: this model does not read its text"
