@@ -38,13 +38,13 @@ def test_a_standby_is_promoted_within_a_second_and_a_woken_replica_is_fenced_and
     tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
     plan = Plan(
-        freeze=(Freeze(round=2, stage=1, for_s=4.0, after_share=0.2),), kill=(Kill(round=8, stage=1, after_share=0.2),)
+        freeze=(Freeze(round=2, stage=1, for_s=4.0, after_share=0.2),), kill=(Kill(round=7, stage=1, after_share=0.2),)
     )  # fmt: skip
     out = tmp_path / "run"
     out.mkdir()
     # Four workers: a replica and a standby of each stage.
     settings = SimulationSettings(
-        stages=2, replicas=2, rounds=9, inner_steps=8, frames_per_inner_step=8 * 142, plan=plan, time_limit_s=150.0,
+        stages=2, replicas=2, rounds=7, inner_steps=8, frames_per_inner_step=8 * 142, plan=plan, time_limit_s=150.0,
         data=write_dataset(Workload("test", 4, 2, 16), tmp_path / "data"),
         extra={
             "rounds": {"evaluate": False, "replicas_wanted": 1}, "membership": {"silence_s": 4.0, "standbys": 2},
