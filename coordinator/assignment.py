@@ -116,10 +116,14 @@ class Board:
 
     def __init__(self, candidates: Sequence[Candidate], wanted: Wanted) -> None:
         self.wanted = wanted
-        ordered = sorted(candidates, key=lambda one: one.member)
-        self.free = [one for one in ordered if one.stage is None]
-        self.replicas = [[one for one in ordered if one.stage == at and one.role is Role.REPLICA] for at in range(wanted.stages)]
-        self.standbys = [[one for one in ordered if one.stage == at and one.role is Role.STANDBY] for at in range(wanted.stages)]
+        self.free: list[Candidate] = []
+        self.replicas: list[list[Candidate]] = [[] for _ in range(wanted.stages)]
+        self.standbys: list[list[Candidate]] = [[] for _ in range(wanted.stages)]
+        for one in sorted(candidates, key=lambda one: one.member):
+            if one.stage is None:
+                self.free.append(one)
+            else:
+                self._there(one.role)[one.stage].append(one)
         measured = [[one.frames_per_s for one in there if one.frames_per_s is not None] for there in self.replicas]
         everywhere = [figure for figures in measured for figure in figures]
         usual = median(everywhere) if everywhere else 1.0
@@ -133,10 +137,12 @@ class Board:
 
     def place(self, one: Candidate, stage: int, role: Role) -> None:
         """Put a member somewhere, away from where it was."""
-        for there in (*self.replicas, *self.standbys):
-            if one in there:
-                there.remove(one)
-        (self.replicas if role is Role.REPLICA else self.standbys)[stage].append(one)
+        if one.stage is not None:
+            self._there(one.role)[one.stage].remove(one)
+        self._there(role)[stage].append(one)
+
+    def _there(self, role: Role) -> list[list[Candidate]]:
+        return self.replicas if role is Role.REPLICA else self.standbys
 
     def speed(self, stage: int) -> float:
         """Frames per second that a stage's replicas can do together."""

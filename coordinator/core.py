@@ -168,21 +168,26 @@ class Core:
             returning=seen is None,
             broken_s=None if broke is None else now - broke,
             suspicions=len(named := self._named_by_callers(member, now)),
-            shunned_s=min(named) if len(named) == len(self.callers(member)) >= 2 and self._replaceable(member) else None,
+            shunned_s=min(named) if len(named) >= 2 and self._all_and_replaceable(member, len(named)) else None,
         )
 
-    def callers(self, member: Member) -> list[Member]:
-        """The replicas whose calls the member serves: those of the stage before."""
-        return self.state.replicas(member.stage - 1) if member.stage and member.role is Role.REPLICA else []
-
     def _named_by_callers(self, member: Member, now: float) -> list[float]:
-        """For how long each caller that suspects the member has named it in all of its reports, in seconds."""
-        since = [self._named.get((one.member, one.generation), {}).get(member.peer_id) for one in self.callers(member)]
-        return [now - time for time in since if time is not None]
+        """For how long each caller, a replica of the stage before, has named the member in all of its reports, in seconds."""
+        if not member.stage or member.role is not Role.REPLICA:
+            return []
+        found = []
+        for (name, generation), peers in self._named.items():
+            one = self.state.members[name]
+            calls = one.live and one.role is Role.REPLICA and one.stage == member.stage - 1 and one.generation == generation
+            if calls and member.peer_id in peers:
+                found.append(now - peers[member.peer_id])
+        return found
 
-    def _replaceable(self, member: Member) -> bool:
-        """Whether a standby of the member's stage is ready to take its place."""
-        return member.stage is not None and any(self.state.is_ready(one) for one in self.state.standbys(member.stage))
+    def _all_and_replaceable(self, member: Member, named: int) -> bool:
+        """Whether so many are all callers of the member, and a standby of its stage is ready to take its place."""
+        assert member.stage is not None
+        everyone = len(self.state.replicas(member.stage - 1)) == named
+        return everyone and any(self.state.is_ready(one) for one in self.state.standbys(member.stage))
 
     @property
     def wanted(self) -> Wanted:

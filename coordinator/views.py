@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from coordinator.assignment import Role
 from coordinator.leases import Sizes
 from coordinator.rounds import Phase
-from coordinator.run import Member, RunState
+from coordinator.run import RunState
 from coordinator.run_config import RunConfig
 from protocol.generated import hocket_pb2 as pb
 
@@ -29,16 +29,15 @@ def wants_evaluation(state: RunState, config: RunConfig) -> bool:
 
 def roster(state: RunState) -> pb.Roster:
     """Everyone who serves a stage or stands by for one: by stage, replicas before standbys, and member id."""
-    serving: list[Member] = []
-    for stage in range(state.stages):
-        serving += state.replicas(stage) + state.standbys(stage)
+    placed = [(one.stage, one.role is Role.STANDBY, one.member, one) for one in state.members.values()
+              if one.live and one.stage is not None]  # fmt: skip
     return pb.Roster(
         run_id=state.run_id,
         round=state.round,
         entries=[
             pb.RosterEntry(member_id=one.member, peer_id=one.peer_id, stage=one.stage, role=_ROLES[one.role],
                            generation=one.generation, operator=one.operator)
-            for one in serving
+            for _, _, _, one in sorted(placed, key=lambda entry: entry[:3])
         ],
     )  # fmt: skip
 
