@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from common.errors import Code, HocketError
+
+logger = logging.getLogger(__name__)
 
 PART_SUFFIX = ".part"  # with a leading dot: a file that is not whole yet, of nobody's use once its writer is gone
 
@@ -17,6 +21,23 @@ def disk_error(error: OSError, path: Path) -> HocketError:
     """The numbered error for a failed write: a full disk is told apart from a path that cannot be used."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return HocketError(Code.DISK_FULL if full else Code.STATE_UNREADABLE, f"{path} ({error.strerror})")
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """What fails inside is told as `disk_error` of `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def discard(path: Path) -> None:
+    """Remove a file of no use. Where that fails it is left for the next start: it is not what the caller is about."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("%s cannot be removed: %s", path, error.strerror)
 
 
 def sync_directory(path: Path) -> None:
@@ -49,7 +70,7 @@ def write_synced(path: Path, parts: Iterable[bytes | memoryview], *, mode: int =
         raise disk_error(error, path) from error
     finally:
         if begun and not whole:
-            path.unlink(missing_ok=True)
+            discard(path)
 
 
 def atomic_write(path: Path, parts: bytes | Iterable[bytes | memoryview], *, mode: int = 0o644) -> None:
@@ -76,7 +97,7 @@ def atomic_write(path: Path, parts: bytes | Iterable[bytes | memoryview], *, mod
         raise disk_error(error, path) from error
     finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            discard(Path(temporary))
 
 
 def remove_leftovers(folder: Path) -> int:

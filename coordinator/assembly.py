@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import HocketError
+from common.files import atomic_write, disk_errors
 from coordinator.aggregate import StageOutcome, Submitted, aggregate_stage
 from coordinator.children import python_module, run_once
 from coordinator.core import Core
@@ -48,8 +49,9 @@ class Assembly:
         core, state = self._core, self._core.state
         if state.version < 0:
             folder = self._versions.folder(0)
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            with disk_errors(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True, exist_ok=True)
             await self._first_weights(folder)
             stages = [
                 await asyncio.to_thread(self._versions.stage_file, 0, stage, momentum=False) for stage in range(state.stages)
@@ -63,7 +65,7 @@ class Assembly:
 
     async def _initialise(self, folder: Path) -> None:
         core, config_path = self._core, self._state_dir / "model.json"
-        config_path.write_text(json.dumps(core.state.model_config), encoding="utf-8")
+        atomic_write(config_path, json.dumps(core.state.model_config).encode())
         await run_once(
             python_module("tts.genesis", "--config", str(config_path), "--stages", str(core.state.stages),
                           "--seed", str(core.config.run.seed), "--out", str(folder)),
@@ -219,9 +221,11 @@ class Assembly:
         await asyncio.to_thread(work)
 
     def _drop_updates(self, current: set[Path]) -> None:
-        for path in (self._state_dir / "updates").glob("*/*/*"):
-            if path not in current:
-                path.unlink()
-        for folder in sorted((self._state_dir / "updates").glob("**/"), reverse=True):
-            if not any(folder.iterdir()):
-                folder.rmdir()
+        updates = self._state_dir / "updates"
+        with disk_errors(updates):
+            for path in updates.glob("*/*/*"):
+                if path not in current:
+                    path.unlink()
+            for folder in sorted(updates.glob("**/"), reverse=True):
+                if not any(folder.iterdir()):
+                    folder.rmdir()

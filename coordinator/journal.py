@@ -45,18 +45,28 @@ class Journal:
         self._faults = faults
         try:
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=True)
+        except sqlite3.Error as error:
+            raise _journal_error(error, path) from error
+        try:
+            self._prepare()
+        except HocketError:
+            self._database.close()
+            raise
+
+    def _prepare(self) -> None:
+        try:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             found = int(self._database.execute("PRAGMA user_version").fetchone()[0])
             if found not in (0, FORMAT):
-                raise HocketError(Code.STATE_UNREADABLE, f"{path} has format {found}, this software writes {FORMAT}")
+                raise HocketError(Code.STATE_UNREADABLE, f"{self._path} has format {found}, this software writes {FORMAT}")
             self._database.execute(
                 "CREATE TABLE IF NOT EXISTS events"
                 " (seq INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, json TEXT NOT NULL)"
             )
             self._database.execute(f"PRAGMA user_version={FORMAT}")
         except sqlite3.Error as error:
-            raise _journal_error(error, path) from error
+            raise _journal_error(error, self._path) from error
 
     def append(self, kind: str, time: float, data: dict[str, Any]) -> Event:
         """Add one event; when this returns, the event survives a power cut."""

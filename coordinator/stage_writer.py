@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 
 from common.errors import HocketError
-from common.files import disk_error, sync_directory
+from common.files import discard, disk_error, sync_directory
 from protocol.tensor_files import TensorInfo
 
 
@@ -95,4 +95,4 @@ class StageWriter:
 
     def _discard(self) -> None:
         self._stream.close()
-        self._part.unlink(missing_ok=True)
+        discard(self._part)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from common.errors import Code, HocketError
-from common.files import disk_error, sync_directory
+from common.files import discard, disk_error, sync_directory
 from coordinator.assignment import Role
 from coordinator.core import Core, Nonce
 from coordinator.rounds import Phase
@@ -84,7 +84,7 @@ class Uploads:
             return _receipt(head, "")
         finally:
             self._receiving.discard(member.member)
-            part.unlink(missing_ok=True)
+            discard(part)
 
     def _answer_at_once(self, member: Member, head: pb.UpdateHead) -> pb.UpdateReceipt | None:
         """The receipt, where the head alone decides; None: the bytes are wanted."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Code, HocketError
-from common.files import atomic_write
+from common.files import atomic_write, disk_errors
 from coordinator.aggregate import norm_of
 from protocol.content import RAW, file_cid, iter_file_blocks, links, parse_cid, read_file
 from protocol.identity import MemberKey
@@ -149,7 +149,6 @@ class Versions:
         entry = manifest.stages[stage]
         weights = self.weights_path(manifest.version, stage)
         if not weights.exists() or file_sha256(weights) != entry.sha256:
-            weights.parent.mkdir(parents=True, exist_ok=True)
             self._store.export(entry.cid, weights)
         momentum = None
         if entry.momentum_cid is not None:
@@ -160,15 +159,16 @@ class Versions:
 
     def drop_working_files(self, newest: int, kept: Collection[int] = ()) -> None:
         """Remove working files of versions before `newest`; the block store has them. Of the `kept` ones the manifest stays."""
-        for folder in self._folder.glob("v*"):
-            if not folder.name[1:].isdigit() or int(folder.name[1:]) >= newest:
-                continue
-            if int(folder.name[1:]) not in kept:
-                shutil.rmtree(folder)
-                continue
-            for path in folder.iterdir():
-                if path.name != MANIFEST_NAME:
-                    path.unlink()
+        with disk_errors(self._folder):
+            for folder in self._folder.glob("v*"):
+                if not folder.name[1:].isdigit() or int(folder.name[1:]) >= newest:
+                    continue
+                if int(folder.name[1:]) not in kept:
+                    shutil.rmtree(folder)
+                    continue
+                for path in folder.iterdir():
+                    if path.name != MANIFEST_NAME:
+                        path.unlink()
 
     def prune(self, versions: Sequence[Mapping[str, Any]], stays: Collection[str], *, roots: Iterable[str]) -> list[str]:
         """Drop from the block store what only versions that do not stay refer to.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import Code, HocketError
-from common.files import atomic_write, disk_error
+from common.files import atomic_write, discard, disk_error
 from protocol import content
 from swarm.retention import StoredBlock
 
@@ -68,7 +68,7 @@ class BlockStore:
             content.verify_block(cid, data)
         except HocketError as error:
             logger.warning("block %s is damaged on disk and is removed", cid)
-            path.unlink(missing_ok=True)
+            discard(path)
             raise HocketError(Code.BLOCK_DAMAGED, f"{cid}, on disk") from error
         return data
 

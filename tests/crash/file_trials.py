@@ -88,7 +88,7 @@ class FileTrial(Trial):
                 os.write(ledger, f"{word}\n".encode())
 
             with locked(self._folder):
-                self.work(self._folder, told, Points(self._folder, kill_at=kill_at, names=names))
+                self.work(self._folder, told, Points(self._folder, at=kill_at, names=names))
             status = 0
         except BaseException:
             traceback.print_exc()

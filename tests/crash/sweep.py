@@ -1,14 +1,16 @@
 """Kills what Hocket must not lose at every point at which its files change, and looks at what comes of it.
 
-    python tests/crash/sweep.py coordinator|blocks|writer|keys [--share 0.1] [--seed 1] [--jobs 2] [--again]
+    python tests/crash/sweep.py coordinator|blocks|writer|keys [--share 0.1] [--seed 1] [--jobs 2]
+        [--again] [--disk full|read-only]
 
-`--again` kills a coordinator twice more while it recovers. Each line of the output is one run as JSON; the last one sums up.
-Ends with status 1 when something was not as it must be.
+`--again` kills a coordinator twice more while it recovers; with `--disk` it is not killed, but a change of its files fails.
+Each line of the output is one run as JSON; the last one sums up. Ends with status 1 when something was not as it must be.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import json
 import os
@@ -27,13 +29,14 @@ from crash_points import Trial
 from file_trials import BlockTrial, KeyTrial, WriterTrial
 from scripted_run import MEMORY
 
+DISKS = {"full": errno.ENOSPC, "read-only": errno.EROFS}
 TRIALS = ("coordinator", "blocks", "writer", "keys")
 
 
-def make(what: str, folder: Path, *, again: bool) -> Trial:
+def make(what: str, folder: Path, given: argparse.Namespace) -> Trial:
     """The trial of that name; what it needs lies in `folder`."""
     if what == "coordinator":
-        return CoordinatorTrial(folder, again=again)
+        return CoordinatorTrial(folder, again=given.again, failure=DISKS.get(given.disk))
     return {"blocks": BlockTrial, "writer": WriterTrial, "keys": KeyTrial}[what](folder)
 
 
@@ -41,7 +44,7 @@ def job(what: str, number: int, given: argparse.Namespace) -> int:
     """Every `jobs`-th of the chosen points, in this process; the number of runs in which something was wrong."""
     bad = 0
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
-        trial = make(what, Path(name), again=given.again)
+        trial = make(what, Path(name), given)
         gc.freeze()  # forked processes share what is there already
         points = range(1, len(trial.points) + 1)
         chosen = sorted(random.Random(given.seed).sample(points, max(1, round(given.share * len(points)))))
@@ -64,6 +67,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--disk", choices=tuple(DISKS))
     given = parser.parse_args()
     began = time.monotonic()
     pids = []

@@ -34,9 +34,21 @@ def test_a_tenth_of_all_crashes_loses_no_file(what: str, least: int) -> None:
     assert head["points"] >= least and len(runs) == head["chosen"]
 
 
+@pytest.mark.parametrize("disk", ["full", "read-only"])
+def test_a_disk_that_fails_ends_the_coordinator_with_one_line_or_is_told_to_the_member_and_changes_nothing(disk: str) -> None:
+    _, runs = sweep("coordinator", "--share", "0.03", "--seed", "4", "--disk", disk, limit_s=60)
+    assert len(runs) >= 10
+
+
+ALL = [
+    ("coordinator",), ("coordinator", "--again"), ("coordinator", "--disk", "full"), ("coordinator", "--disk", "read-only"),
+    ("blocks",), ("writer",), ("keys",),
+]  # fmt: skip
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("arguments", [("coordinator",), ("coordinator", "--again"), ("blocks",), ("writer",), ("keys",)])
+@pytest.mark.parametrize("arguments", ALL)
 def test_no_crash_loses_anything(arguments: tuple[str, ...]) -> None:
     head, runs = sweep(*arguments, "--jobs", "2", limit_s=1700)
     assert len(runs) == head["points"]

@@ -39,12 +39,14 @@ class Link:
     Args:
         folder: for the state directory, and the log of the children's errors.
         kills: the point at which each start is killed, in order; later starts are not.
+        failure: instead of being killed there, the start meets this error of its disk.
     """
 
     folder: Path
     run_toml: Path
     kills: Iterator[int]
     names: Path | None = None
+    failure: int | None = None
     now: float = 1_000_000.0
     starts: int = 0
     _pid: int = 0
@@ -59,7 +61,7 @@ class Link:
         while self._pipe is None:
             self.starts += 1
             self._pid, self._pipe = child.start(
-                self.state_dir, self.run_toml, self.now, kill_at=next(self.kills, 0), names=self.names
+                self.state_dir, self.run_toml, self.now, at=next(self.kills, 0), failure=self.failure, names=self.names
             )
             try:
                 child.receive(self._pipe)
@@ -90,16 +92,20 @@ class Link:
         self._pipe = None
         _, status = os.waitpid(self._pid, 0)
         # It may have died of its fault on the way to the end of its last step.
-        if os.waitstatus_to_exitcode(status) not in (0, -signal.SIGKILL):
+        if os.waitstatus_to_exitcode(status) not in (0, self._death):
             raise Stuck(f"it ended with {os.waitstatus_to_exitcode(status)}")
+
+    @property
+    def _death(self) -> int:
+        return -signal.SIGKILL if self.failure is None else child.ENDED
 
     def _buried(self) -> None:
         self._pipe.close()
         self._pipe = None
         _, status = os.waitpid(self._pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code != -signal.SIGKILL:
-            raise Stuck(f"start {self.starts} ended with {code} instead of being killed")
+        if code != self._death:
+            raise Stuck(f"start {self.starts} ended with {code} instead of {self._death}")
 
 
 @dataclass
@@ -179,10 +185,14 @@ class Member:
             self.submit(entry)
 
     def acts(self) -> bool:
-        """Act; False when the coordinator died meanwhile."""
+        """Act; False when the coordinator died meanwhile, or says that its disk failed."""
         try:
             self.act()
         except child.Gone:
+            return False
+        except child.Refusal as refusal:
+            if self.link.failure is None or refusal.status not in ("RESOURCE_EXHAUSTED", "FAILED_PRECONDITION"):
+                raise
             return False
         return True
 

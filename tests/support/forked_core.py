@@ -40,6 +40,7 @@ from swarm.blocks import BlockStore
 
 KEY = MemberKey.from_seed(b"crash sweep's own coordinator ..")
 FAILED = 70
+ENDED = 65  # with one numbered line
 SHAPES = ({"embed": (3, 4), "scale": (5,)}, {"head": (4, 6)})
 
 
@@ -174,8 +175,14 @@ async def arriving(parts: Sequence[bytes], points: Faults) -> AsyncIterator[pb.U
         yield pb.UpdateChunk.FromString(part)
 
 
-def start(folder: Path, run_toml: Path, now: float, *, kill_at: int, names: Path | None = None) -> tuple[int, socket.socket]:
-    """Fork a coordinator; its process id and our end of the pipe. The caller has one thread and no running event loop."""
+def start(
+    folder: Path, run_toml: Path, now: float, *, at: int, failure: int | None = None, names: Path | None = None
+) -> tuple[int, socket.socket]:  # fmt: skip
+    """Fork a coordinator; its process id and our end of the pipe. The caller has one thread and no running event loop.
+
+    Args:
+        at, failure: see `Points`.
+    """
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid:
@@ -184,12 +191,13 @@ def start(folder: Path, run_toml: Path, now: float, *, kill_at: int, names: Path
     status = FAILED
     try:
         ours.close()
-        points = Points(folder, kill_at=kill_at, names=names)
+        points = Points(folder, at=at, failure=failure, names=names)
         with locked(folder):
             asyncio.run(serve(theirs, folder, run_toml, Clock(now), points))
         status = 0
     except HocketError as error:
         print(error.line(), file=sys.stderr, flush=True)
+        status = ENDED
     except BaseException:
         traceback.print_exc()
         raise
