@@ -68,8 +68,8 @@ async def serve_blocks(carrier: Carrier, store: BlockStore, incoming: Incoming |
             raise HocketError(Code.MESSAGE_TOO_LARGE, f"{len(request.cids)} blocks asked for, at most {MAX_CIDS}, and no body")
         cids = list(request.cids)
         arriving.asked_by(peer_id, cids)
-        if request.wait_ms and not request.heads_only:
-            await arriving.wait(cids, request.root, store.has, min(MAX_WAIT_S, request.wait_ms / 1000))
+        if request.wait_ms and not request.heads_only and not any(map(store.has, cids)):
+            await arriving.wait(cids, request.root, min(MAX_WAIT_S, request.wait_ms / 1000))
         under_way = {cid: (arriving.fetching(cid, request.root), arriving.coming(cid)) for cid in cids}
         if request.heads_only:
             return await asyncio.to_thread(_look_for_heads, store, cids, under_way)

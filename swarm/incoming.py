@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from swarm.block_plan import FetchPlan
@@ -37,7 +37,7 @@ class Incoming:
         Args:
             root: of the file that the asker fetches; if we do too, a block of it may not be known here yet.
         """
-        return any(plan.root == cid or _on_its_way(plan, cid, root) for plan in self._plans)
+        return any(plan.root == cid for plan in self._plans) or self._awaits(cid, root)
 
     def coming(self, cid: str) -> bool:
         """Whether somebody who has it is asked for a block now."""
@@ -47,9 +47,8 @@ class Incoming:
         """Whether a block belongs to a file that we are fetching, be it there or not. From any thread."""
         return any(plan.knows(cid) for plan in list(self._plans))
 
-    def awaiting(self, cids: Sequence[str], root: str = "") -> bool:
-        """Whether one of these blocks, of the file `root`, is on its way to us."""
-        return any(_on_its_way(plan, cid, root) for cid in cids for plan in self._plans)
+    def _awaits(self, cid: str, root: str) -> bool:
+        return any(_on_its_way(plan, cid, root) for plan in self._plans)
 
     def asked_by(self, peer: str, cids: Sequence[str]) -> None:
         """A peer asks for these blocks: it is fetching the files whose root is among them."""
@@ -57,11 +56,15 @@ class Incoming:
             if plan.root in cids:
                 plan.met(peer, has_root=False, fetching=True)
 
-    async def wait(self, cids: Sequence[str], root: str, has: Callable[[str], bool], timeout_s: float) -> None:
-        """Wait until one of these blocks of a file is there, as `has` says, or none is on its way any more, or time is up."""
+    async def wait(self, cids: Sequence[str], root: str, timeout_s: float) -> None:
+        """Wait until one of these blocks of a file that are on their way is so no longer, because it has come or is given up.
+
+        Returns at once where none is on its way, and in any case once the time is up.
+        """
+        on_their_way = [cid for cid in cids if self._awaits(cid, root)]
         try:
             async with asyncio.timeout(timeout_s):
-                while self.awaiting(cids, root) and not any(map(has, cids)):
+                while on_their_way and all(self._awaits(cid, root) for cid in on_their_way):
                     await self._news.wait()
         except TimeoutError:
             pass  # the answer says that they are still on their way

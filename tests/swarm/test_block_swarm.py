@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -216,5 +217,27 @@ def test_a_peer_that_does_not_answer_is_not_waited_for_again(tmp_path: Path, mon
             monkeypatch.setattr("swarm.block_swarm.LOOK_S", 3600.0)
             await made.fetch(joiner, root=content.cid_of(b"another"))
             made.network.thaw("joiner0")
+
+    asyncio.run(work())
+
+
+def test_the_nearest_of_those_that_have_a_file_sends_most_of_it(tmp_path: Path) -> None:
+    """Each block of one holder takes a while longer; the file is large enough for several rounds of requests."""
+
+    class FarStore(BlockStore):
+        def get(self, cid: str) -> bytes:
+            time.sleep(0.1)
+            return super().get(cid)
+
+    async def work() -> None:
+        async with crowd(tmp_path, 3) as made:
+            near, far, joiner = made.joiners
+            for holder in (near, far):
+                holder.store.add_bytes(DATA)
+            await serve_blocks(far.carrier, FarStore(tmp_path / "joiner1"))
+            await made.fetch(joiner)
+            assert joiner.store.read_file(ROOT) == DATA
+            assert made.origin.sent == 0
+            assert near.sent > far.sent > 0
 
     asyncio.run(work())
