@@ -79,8 +79,8 @@ class BlockSwarm:
     async def fetch(self, root: str, providers: Providers, *, max_bytes: int) -> None:
         """Bring all blocks of a file into the store, going on from what is there already.
 
-        Whoever sends something else than it was asked for is left out at once, and for ten minutes; a peer that fails at its
-        first failure, an origin at its second.
+        Whoever sends something else than it was asked for is left out at once, and a peer for ten minutes, for two if it only
+        kept us waiting; a peer that fails is left out of this file at its first failure, an origin at its second.
 
         Args:
             root: CID of the file.
@@ -93,7 +93,8 @@ class BlockSwarm:
         now = self._now()
         everyone = {peer.peer_id: peer for peer in [*providers.origins, *providers.peers]}
         origins = self._usable(providers.origins, now)
-        turns = Turns(self._carrier.peer_id, self._usable(providers.peers, now)[:MAX_PEERS])
+        honest = [peer for peer in self._usable(providers.peers, now) if not self.paces.left_out(peer, now)]
+        turns = Turns(self._carrier.peer_id, honest[:MAX_PEERS])
         plan = FetchPlan(root, (), max_bytes=max_bytes, origins=origins, turns=turns)
         await take_from_store(plan, self.store)
         if plan.finished:
@@ -112,9 +113,8 @@ class BlockSwarm:
                 await asyncio.wait(looks.values())
 
     def _usable(self, peers: Iterable[PeerAddress], now_s: float) -> list[str]:
-        """Their ids, the nearest first, without ourselves and without those that lied of late."""
-        ids = [peer.peer_id for peer in peers if peer.peer_id != self._carrier.peer_id]
-        return [peer for peer in self.paces.nearest(ids, now_s) if not self.paces.liar(peer, now_s)]
+        """Their ids, the nearest first, without ourselves."""
+        return self.paces.nearest((peer.peer_id for peer in peers if peer.peer_id != self._carrier.peer_id), now_s)
 
     async def _meet(self, looks: Mapping[str, asyncio.Task[None]]) -> None:
         """Wait for the answers of peers, a second at most; one that took longer is not waited for again until it has answered."""
@@ -179,6 +179,7 @@ class _Fetch:
     def _ask(self, under_way: Sequence[_Errand]) -> Requests[_Errand, BlockAnswer]:
         plan, now = self._plan, self._now()
         for peer in plan.turns.give_up(now):
+            self._paces.stalled(peer, now)
             logger.info("peer %s has brought nothing of %s for a while, others are asked", peer, plan.root)
         asked = [errand.peer for errand in under_way if not errand.awaited]
         for peer, share in self._next_requests(asked):

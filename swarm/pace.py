@@ -8,7 +8,8 @@ from dataclasses import dataclass
 SMALL_BYTES = 64 << 10
 NEW_SHARE = 0.3
 SHUNNED_S = 30.0
-LIAR_SHUNNED_S = 600.0
+LIAR_LEFT_OUT_S = 600.0
+STALLED_LEFT_OUT_S = 120.0
 
 
 @dataclass
@@ -16,7 +17,7 @@ class _Pace:
     round_trip_s: float | None = None
     seconds_a_byte: float | None = None
     shunned_until_s: float = 0.0
-    lied: bool = False
+    left_out_until_s: float = 0.0
 
 
 class Paces:
@@ -28,28 +29,33 @@ class Paces:
     def answered(self, peer: str, took_s: float, size_bytes: int) -> None:
         """An answer of `size_bytes` came `took_s` after its request. Small answers tell the round trip, large ones the rate."""
         pace = self._known.setdefault(peer, _Pace())
-        if not pace.lied:
-            pace.shunned_until_s = 0.0
+        pace.shunned_until_s = 0.0
         if size_bytes < SMALL_BYTES:
             pace.round_trip_s = _mixed(pace.round_trip_s, took_s)
         else:
             pace.seconds_a_byte = _mixed(pace.seconds_a_byte, max(0.0, took_s - (pace.round_trip_s or 0.0)) / size_bytes)
 
     def failed(self, peer: str, now_s: float, *, lied: bool = False) -> None:
-        """A request failed: the peer comes last for half a minute, for ten if it sent something else than it was asked for."""
+        """A request failed: the peer comes last for half a minute; one that sent something false is left out for ten minutes."""
         pace = self._known.setdefault(peer, _Pace())
-        pace.lied = lied or (pace.lied and now_s < pace.shunned_until_s)
-        pace.shunned_until_s = max(pace.shunned_until_s, now_s + (LIAR_SHUNNED_S if lied else SHUNNED_S))
+        pace.shunned_until_s = now_s + SHUNNED_S
+        if lied:
+            pace.left_out_until_s = now_s + LIAR_LEFT_OUT_S
+
+    def stalled(self, peer: str, now_s: float) -> None:
+        """A peer promised blocks and brought none in time: it is left out for two minutes."""
+        pace = self._known.setdefault(peer, _Pace())
+        pace.left_out_until_s = max(pace.left_out_until_s, now_s + STALLED_LEFT_OUT_S)
 
     def shunned(self, peer: str, now_s: float) -> bool:
         """Whether a peer failed of late."""
         pace = self._known.get(peer)
         return pace is not None and now_s < pace.shunned_until_s
 
-    def liar(self, peer: str, now_s: float) -> bool:
-        """Whether a peer sent false blocks of late: it is not asked at all."""
+    def left_out(self, peer: str, now_s: float) -> bool:
+        """Whether a peer sent false blocks, or kept us waiting for nothing, of late: it is not asked at all."""
         pace = self._known.get(peer)
-        return pace is not None and pace.lied and now_s < pace.shunned_until_s
+        return pace is not None and now_s < pace.left_out_until_s
 
     def expected_s(self, peer: str, size_bytes: int) -> float:
         """How long an answer with so many bytes should take; 0 for a peer that nothing is known of, so that it is tried."""

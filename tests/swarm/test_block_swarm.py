@@ -168,12 +168,15 @@ def test_a_fellow_that_only_promises_is_given_up(tmp_path: Path, monkeypatch: py
         return Message(pb.BlockReply(blocks=heads).SerializeToString())
 
     async def work() -> None:
-        async with crowd(tmp_path, 2) as made:
+        async with crowd(tmp_path, 2, [DATA, b"another"]) as made:
             idle, joiner = made.joiners
             await idle.carrier.serve(BLOCKS_PROTOCOL, promise, max_request_bytes=1 << 20)
             await made.fetch(joiner)
             assert joiner.store.read_file(ROOT) == DATA
-            assert asked < 30
+            before = asked
+            assert before < 30
+            await made.fetch(joiner, root=content.cid_of(b"another"))
+            assert asked == before, "it is not waited for again"
 
     asyncio.run(work())
 

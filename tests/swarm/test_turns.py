@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.pace import LIAR_SHUNNED_S, SHUNNED_S, Paces
+from swarm.pace import LIAR_LEFT_OUT_S, SHUNNED_S, STALLED_LEFT_OUT_S, Paces
 from swarm.turns import LONGEST_PAUSE_S, PATIENCE_S, Turns
 
 CIDS = [f"block{number}" for number in range(60)]
@@ -102,9 +102,12 @@ def test_near_peers_come_first_and_those_that_failed_last() -> None:
     assert paces.nearest(names, 0.0) == ["unknown", "near", "far", "near but slow"]
     assert paces.expected_s("near", 1 << 20) < 0.15
     paces.failed("near", 100.0)
-    assert paces.nearest(names, 100.0)[-1] == "near" and paces.shunned("near", 100.0) and not paces.liar("near", 100.0)
+    assert paces.nearest(names, 100.0)[-1] == "near" and paces.shunned("near", 100.0) and not paces.left_out("near", 100.0)
     assert not paces.shunned("near", 100.0 + SHUNNED_S)
     paces.failed("near", 200.0, lied=True)
     paces.failed("near", 201.0)
     paces.answered("near", 0.01, 100)
-    assert paces.liar("near", 200.0 + LIAR_SHUNNED_S - 1) and not paces.liar("near", 201.0 + LIAR_SHUNNED_S)
+    paces.stalled("near", 202.0)
+    assert paces.left_out("near", 200.0 + LIAR_LEFT_OUT_S - 1) and not paces.left_out("near", 200.0 + LIAR_LEFT_OUT_S)
+    paces.stalled("far", 0.0)
+    assert paces.left_out("far", STALLED_LEFT_OUT_S - 1) and not paces.left_out("far", STALLED_LEFT_OUT_S)
