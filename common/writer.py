@@ -118,7 +118,7 @@ class BackgroundWriter:
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     # ---- the caller's side ------------------------------------------------------------------------------------------
 
@@ -249,8 +249,15 @@ class BackgroundWriter:
                 self._closing = True
                 self._changed.notify_all()
             self._thread.join()
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         self.check()
+
+    def _close_at_exit(self) -> None:
+        """Left open to the end: there is nobody any more to raise a failure to, and the log has it."""
+        try:
+            self.close()
+        except HocketError as error:
+            logger.debug("not raised, as the interpreter ends: %s", error.line())
 
     def __enter__(self) -> BackgroundWriter:
         return self

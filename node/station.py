@@ -378,8 +378,10 @@ class Station:
 
     async def close(self) -> None:
         """Leave the round for good; what was to be saved is on disk then."""
-        await self.leave_round()
-        await self.progress.close()
+        try:
+            await self.leave_round()
+        finally:
+            await self.progress.close()
 
     # ---- reports ----------------------------------------------------------------------------------------------------
 

@@ -267,3 +267,14 @@ def test_a_sealed_file_ends_with_the_digest_of_what_is_before(tmp_path: Path, si
         writer.save_parts(tmp_path / "plain", [body, bytes(32)])
     assert (tmp_path / "sealed").read_bytes() == body + hashlib.sha256(body).digest()
     assert (tmp_path / "plain").read_bytes() == body + bytes(32)
+
+
+def test_a_failure_that_nobody_asks_for_is_logged_and_does_not_spoil_the_end_of_the_process(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder can be made here")
+    script = (
+        "import logging, sys; from pathlib import Path; from common.writer import BackgroundWriter\n"
+        "logging.basicConfig(format='%(message)s')\n"
+        "BackgroundWriter(1 << 20).save_parts(Path(sys.argv[1]) / 'file' / 'a', [b'a'])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0 and len(ended.stderr.splitlines()) == 1 and "H401" in ended.stderr
