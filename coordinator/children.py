@@ -24,6 +24,7 @@ RESTART_WINDOW_S = 600.0
 READY_S = 120.0
 STOP_S = 10.0
 FIRST_PAUSE_S = 0.5
+UNREAD_BYTES = 1 << 16
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
@@ -107,6 +108,14 @@ class Child:
             raise HocketError(Code.CHILD_FAILED, f"{self.name} said something else than that it is up; log: {self.log}")
         logger.info("%s is up, pid %d", self.name, self._process.pid)
         self.on_ready(ready)
+
+    def tell(self, word: dict[str, Any]) -> bool:
+        """Write one JSON line to the child's standard input; False if it is not up, or does not read what it is told."""
+        stdin = self._process.stdin if self._process is not None else None
+        if stdin is None or stdin.is_closing() or stdin.transport.get_write_buffer_size() > UNREAD_BYTES:
+            return False
+        stdin.write((json.dumps(word) + "\n").encode())
+        return True
 
     async def supervise(self) -> None:
         """Keep the child up: start it whenever it is not, at most RESTARTS times in RESTART_WINDOW_S; then CHILD_FAILED."""

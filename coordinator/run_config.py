@@ -134,6 +134,9 @@ class CheckpointSection(_Section):
 _HOST_PORT = r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):[0-9]{1,5}$"
 
 
+WHERE = ("listen", "advertise", "peer_listen", "peer_advertise")
+
+
 class NetworkSection(_Section):
     """`[network]`: where the coordinator listens, and what peers allow one another."""
 
@@ -220,6 +223,14 @@ class RunConfig(_Section):
     previews: PreviewsSection = PreviewsSection()
     network: NetworkSection = NetworkSection()
     ipfs: IpfsSection = IpfsSection()
+
+    def same_run(self, other: RunConfig) -> bool:
+        """Whether a run that was begun with this file can be gone on with under the other one.
+
+        Only the places at which the coordinator is reached may differ: its machine may have got another address.
+        """
+        here = {key: getattr(self.network, key) for key in WHERE}
+        return other.model_copy(update={"network": other.network.model_copy(update=here)}) == self
 
     @classmethod
     def load(cls, path: Path) -> tuple[RunConfig, str]:

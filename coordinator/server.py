@@ -18,6 +18,7 @@ from common.files import atomic_write
 from common.lock import locked
 from common.stop import stop_signals
 from coordinator import tls
+from coordinator.announcing import Announcing
 from coordinator.assembly import Assembly
 from coordinator.children import Child, python_module
 from coordinator.core import Core
@@ -56,7 +57,7 @@ def run_coordinator(
     """Run a coordinator until SIGTERM, SIGINT or SIGHUP; prints the ticket as one JSON line once members can join.
 
     Args:
-        run_toml: the run file; after the first start it must stay as it was.
+        run_toml: the run file; after the first start it must stay as it was, but for where the coordinator is (`same_run`).
         state_dir: made when absent; everything that survives a restart is in it.
         ticket_to: a file that gets the ticket as well, for workers that may read it but not the state directory.
         exit_when_finished: stop `linger_s` after the last version was published, evaluated and listened to.
@@ -92,6 +93,7 @@ class Coordinator:
         clock = SteadyClock(self._journal.last_time())
         self._core = Core(config, self._journal, fold(self._journal), faults, clock)
         self._provider: pb.PeerAddress | None = None
+        self._announcing: Announcing | None = None
         self._report_lock = asyncio.Lock()
         self._child = Child(
             "the bootstrap peer", self._child_command, state_dir / "bootstrap.log", self._child_is_up, self._child_says
@@ -120,7 +122,11 @@ class Coordinator:
             server = self._server(certificate)
             await server.start()
             self._hand_out_ticket(certificate)
+            self._announcing = Announcing(
+                self._child, self._key, core.state.run_id, self._addresses(), lambda: core.state.bootstrap, core.clock
+            )
             tasks = [
+                asyncio.create_task(self._announcing.run(), name="announcing"),
                 asyncio.create_task(driver.run(), name="driver"),
                 asyncio.create_task(self._child.supervise(), name="bootstrap peer"),
                 asyncio.create_task(listening.run(), name="listening"),
@@ -182,11 +188,10 @@ class Coordinator:
         return server
 
     def _hand_out_ticket(self, certificate: tls.Certificate | None) -> None:
-        state, network = self._core.state, self._config.network
-        host = f"[{network.host}]" if ":" in network.host else network.host
+        state = self._core.state
         ticket = Ticket(
             run_id=state.run_id,
-            coordinator_addresses=network.advertise or (f"{host}:{state.port}",),
+            coordinator_addresses=self._addresses(),
             coordinator_key=self._key.public,
             tls_sha256=certificate.sha256 if certificate is not None else b"",
             bootstrap_multiaddrs=tuple(state.bootstrap),
@@ -194,6 +199,12 @@ class Coordinator:
         for path in (self._state_dir / "ticket.txt", *([self._ticket_to] if self._ticket_to is not None else [])):
             atomic_write(path, (ticket + "\n").encode())
         print(json.dumps({"ticket": ticket, "run_id": state.run_id, "port": state.port, "pid": os.getpid()}), flush=True)
+
+    def _addresses(self) -> tuple[str, ...]:
+        """Where members reach the gRPC server."""
+        network = self._config.network
+        host = f"[{network.host}]" if ":" in network.host else network.host
+        return network.advertise or (f"{host}:{self._core.state.port}",)
 
     # ---- while it runs -----------------------------------------------------------------------------------------------
 
@@ -243,7 +254,8 @@ class Coordinator:
         network = self._config.network
         return python_module(
             "swarm.peer", "--store", str(self._state_dir / "blocks"), "--state", str(self._peer_dir()),
-            "--run-id", self._config.run.id, "--listen", listen_multiaddr(network, self._core.state.bootstrap),
+            "--run-id", self._config.run.id, "--coordinator", self._key.public.hex(),
+            "--listen", listen_multiaddr(network, self._core.state.bootstrap),
             *(word for address in announced_multiaddrs(network) for word in ("--announce", address)),
         )  # fmt: skip
 
@@ -258,6 +270,8 @@ class Coordinator:
         self._provider = pb.PeerAddress(peer_id=ready["peer_id"], multiaddrs=whole)
         if whole != self._core.state.bootstrap:
             self._core.emit("bootstrap", multiaddrs=whole)
+        if self._announcing is not None:
+            self._announcing.soon()
 
     def _child_says(self, pid: int, word: dict[str, Any]) -> None:
         sent_bytes = word.get("block_bytes_sent")

@@ -40,7 +40,7 @@ def found(core: Core, config: RunConfig, text: str, folder: Path, store: BlockSt
     """
     state = core.state
     if state.run_id:
-        if RunConfig.parse(state.run_toml) != config:
+        if not RunConfig.parse(state.run_toml).same_run(config):
             raise HocketError(
                 Code.RUN_FILE_INVALID, f"it differs from the one that run {state.run_id} was started with",
                 remedy="use the first run file, or another --state-dir for another run",

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 import ssl
+from collections.abc import Sequence
 
 import grpc
 from cryptography import x509
@@ -101,22 +102,22 @@ async def _channel_to(address: str, tls_sha256: bytes) -> grpc.aio.Channel:
     return channel
 
 
-async def open_channel(ticket: Ticket, address: str | None = None) -> grpc.aio.Channel:
+async def open_channel(ticket: Ticket, addresses: Sequence[str] | None = None) -> grpc.aio.Channel:
     """Open a channel to the first of the ticket's addresses that answers.
 
     Args:
-        address: this one alone, instead of the ticket's.
+        addresses: these instead of the ticket's; what the ticket pins, they must show too.
 
     Raises:
         HocketError: COORDINATOR_KEY_MISMATCH as soon as one address shows another certificate; TICKET_INVALID for plain
             text beyond this machine; COORDINATOR_UNREACHABLE when none answers.
     """
     unreachable: list[str] = []
-    for candidate in [address] if address else ticket.coordinator_addresses:
+    for candidate in ticket.coordinator_addresses if addresses is None else addresses:
         try:
             return await _channel_to(candidate, ticket.tls_sha256)
         except HocketError as error:
             if error.code is not Code.COORDINATOR_UNREACHABLE:
                 raise
             unreachable.append(error.detail)
-    raise HocketError(Code.COORDINATOR_UNREACHABLE, "; ".join(unreachable) or "the ticket names no address")
+    raise HocketError(Code.COORDINATOR_UNREACHABLE, "; ".join(unreachable) or "no address is known")

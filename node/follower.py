@@ -89,7 +89,7 @@ class Follower:
         self._state_dir = state_dir
         self._events = events
         self._faults = faults
-        self._session = Session(ticket, key, faults=faults)
+        self._session = Session(ticket, key, directory=carrier.dht, faults=faults)
         self._swarm = BlockSwarm(carrier, BlockStore(state_dir / "blocks"))
         self._book = AddressBook(carrier.dht, ticket.run_id)
         self._service = StageService(carrier, key, ticket.run_id, faults=faults)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from common.errors import HocketError
 from swarm.carrier import PeerAddress
-from swarm.records import Directory
+from swarm.directory import Directory
 
 logger = logging.getLogger(__name__)
 

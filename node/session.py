@@ -22,12 +22,13 @@ from google.protobuf.message import DecodeError, Message
 from common.errors import Code, HocketError, error_of_line
 from common.faults import NO_FAULTS, Faults
 from common.files import disk_error
-from node.door import open_channel
+from node.finder import Finder
 from protocol.generated import hocket_pb2 as pb
 from protocol.generated import hocket_pb2_grpc as rpc
 from protocol.identity import MemberKey, member_id
 from protocol.messages import make_signed, new_nonce, open_signed
 from protocol.ticket import Ticket
+from swarm.directory import Directory
 
 logger = logging.getLogger(__name__)
 
@@ -70,14 +71,18 @@ class Session:
     Args:
         ticket: of the run.
         key: of the member.
+        directory: where the coordinator says where it is, if the ticket's addresses fail; None: only those are tried.
         faults: points `node.submit.before` and `node.submit.half`.
     """
 
-    def __init__(self, ticket: Ticket, key: MemberKey, *, faults: Faults = NO_FAULTS) -> None:
+    def __init__(
+        self, ticket: Ticket, key: MemberKey, *, directory: Directory | None = None, faults: Faults = NO_FAULTS
+    ) -> None:
         self._ticket = ticket
         self._key = key
         self._faults = faults
         self._coordinator = member_id(ticket.coordinator_key)
+        self._finder = Finder(ticket, directory, now_ms)
         self._channel: grpc.aio.Channel | None = None
         self._opening = asyncio.Lock()
         self._pauses = random.Random(key.public)  # spreads the members' retries; each member's own are repeatable
@@ -90,7 +95,7 @@ class Session:
     async def _open_channel(self) -> grpc.aio.Channel:
         async with self._opening:
             if self._channel is None:
-                self._channel = await open_channel(self._ticket)
+                self._channel = await self._finder.open()
             return self._channel
 
     async def _reset(self, failed: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -59,7 +58,9 @@ async def _run(
     numbers = stop_signals()
     for number in numbers:
         loop.add_signal_handler(number, stop.set)
-    options = replace(LibP2POptions.for_listen(listen, announce=announce), run_id=ticket.run_id)
+    options = LibP2POptions.for_listen(
+        listen, announce=announce, run_id=ticket.run_id, coordinator_key=ticket.coordinator_key
+    )
     creating = asyncio.create_task(
         LibP2PCarrier.create(
             state_dir / "peer.key", bootstrap=ticket.bootstrap_multiaddrs, listen=listen, state_dir=state_dir, options=options

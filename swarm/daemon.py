@@ -53,6 +53,7 @@ class LibP2POptions:
         bootstrap_attempts: how often the list of bootstrap peers is gone through before the join fails.
         bootstrap_wait_s: wait between two attempts. libp2p itself does not redial an address for some 4 s after a failure.
         run_id: store and find records of this run only; empty: of any run.
+        coordinator_key: raw public key: take word of where the run's coordinator is from nobody else; empty: from anybody.
         restarts: how often a daemon that died is started again within `restart_window_s`.
         restart_window_s: see there.
     """
@@ -66,14 +67,24 @@ class LibP2POptions:
     bootstrap_attempts: int = 5
     bootstrap_wait_s: float = 4.0
     run_id: str = ""
+    coordinator_key: bytes = b""
     restarts: int = 5
     restart_window_s: float = 60.0
 
     @classmethod
-    def for_listen(cls, listen: Sequence[str], *, announce: Sequence[str] = (), run_id: str = "") -> LibP2POptions:
+    def for_listen(
+        cls, listen: Sequence[str], *, announce: Sequence[str] = (), run_id: str = "", coordinator_key: bytes = b""
+    ) -> LibP2POptions:
         """NAT traversal and relays on, unless every multiaddress of `listen` is loopback."""
         wide = not all(is_loopback(address) for address in listen)
-        return cls(relay=wide, auto_nat=wide, nat_port_map=wide, announce=tuple(announce), run_id=run_id)
+        return cls(
+            relay=wide,
+            auto_nat=wide,
+            nat_port_map=wide,
+            announce=tuple(announce),
+            run_id=run_id,
+            coordinator_key=coordinator_key,
+        )
 
 
 def parse_multiaddr(text: str) -> Multiaddr:

@@ -18,9 +18,9 @@ from common.restarts import Restarts
 from swarm.carrier import PeerAddress, PeerRefused
 from swarm.daemon import Daemon, LibP2POptions, same_ports
 from swarm.dht import DhtDirectory
+from swarm.directory import Directory
 from swarm.exchange import FrameStream
 from swarm.pool import StreamCarrier
-from swarm.records import Directory
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,9 @@ class LibP2PCarrier(StreamCarrier):
         try:
             peers = [peer for peer in peers if peer.peer_id != daemon.peer_id]
             reached = await _reach_bootstrap(daemon, peers, options)
-            directory = await DhtDirectory.join(daemon, peers, reached, run_id=options.run_id)
+            directory = await DhtDirectory.join(
+                daemon, peers, reached, run_id=options.run_id, coordinator_key=options.coordinator_key
+            )
             visible = await daemon.multiaddrs()
             again = partial(Daemon.start, identity_path, same_ports(listen, visible), state_dir, options, relays=bootstrap)
             return cls(daemon, directory, visible, peers, options, again)

@@ -13,10 +13,10 @@ from functools import partial
 
 from common.errors import Code, HocketError
 from swarm.carrier import Message, Part, PeerAddress, PeerRefused
+from swarm.directory import Directory, MemoryDirectory
 from swarm.exchange import FrameStream
 from swarm.frames import broken, encode
 from swarm.pool import StreamCarrier
-from swarm.records import Directory, MemoryDirectory
 
 
 class _Wire:

@@ -7,8 +7,7 @@ its peer id: a serialized `Signed` with method "peer_record" around a `PeerRecor
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -103,53 +102,6 @@ def check_record(signed: pb.Signed, *, run_id: str, stage: int, peer_id: str, no
     if not 0 <= record.throughput < float("inf"):
         raise _refused("its throughput is no number of frames")
     return record
-
-
-class Directory(ABC):
-    """Where peers announce themselves and find others."""
-
-    @abstractmethod
-    async def announce(self, record: pb.Signed, run_id: str, stage: int, peer_id: str, expires_ms: int) -> None:
-        """Publish a record of ours; to be renewed before it expires.
-
-        Raises:
-            HocketError: SIGNATURE_INVALID for a record that nobody would take; PEER_SILENT if the directory does not answer.
-        """
-
-    @abstractmethod
-    async def find(self, run_id: str, stage: int) -> list[pb.PeerRecord]:
-        """The records of a stage that hold now: verified, not expired, ordered by peer id.
-
-        Raises:
-            HocketError: PEER_SILENT if the directory does not answer.
-        """
-
-
-class MemoryDirectory(Directory):
-    """A directory inside one process, with the same checks.
-
-    Args:
-        now_ms: the clock, milliseconds since the epoch.
-    """
-
-    def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
-        self._now_ms = now_ms
-        self._records: dict[tuple[str, int], dict[str, pb.Signed]] = {}
-
-    async def announce(self, record: pb.Signed, run_id: str, stage: int, peer_id: str, expires_ms: int) -> None:
-        check_announcement(record, run_id, stage, peer_id, expires_ms, self._now_ms())
-        self._records.setdefault((run_id, stage), {})[peer_id] = record
-
-    async def find(self, run_id: str, stage: int) -> list[pb.PeerRecord]:
-        now_ms = self._now_ms()
-        found = []
-        for peer_id, signed in sorted(self._records.get((run_id, stage), {}).items()):
-            record = pb.PeerRecord.FromString(signed.payload)  # checked when it was announced
-            if record.expires_ms > now_ms:
-                found.append(record)
-            else:
-                del self._records[run_id, stage][peer_id]
-        return found
 
 
 def check_announcement(record: pb.Signed, run_id: str, stage: int, peer_id: str, expires_ms: int, now_ms: int) -> None:

@@ -584,3 +584,13 @@ class PeerRecord(_message.Message):
     expires_ms: int
     stage: int
     def __init__(self, member_id: _Optional[str] = ..., peer_id: _Optional[str] = ..., multiaddrs: _Optional[_Iterable[str]] = ..., version_cid: _Optional[str] = ..., throughput: _Optional[float] = ..., expires_ms: _Optional[int] = ..., stage: _Optional[int] = ...) -> None: ...
+
+class CoordinatorRecord(_message.Message):
+    __slots__ = ("addresses", "bootstrap_multiaddrs", "expires_ms")
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    BOOTSTRAP_MULTIADDRS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    bootstrap_multiaddrs: _containers.RepeatedScalarFieldContainer[str]
+    expires_ms: int
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., bootstrap_multiaddrs: _Optional[_Iterable[str]] = ..., expires_ms: _Optional[int] = ...) -> None: ...

@@ -22,8 +22,8 @@ from node.stage_service import Serving, StageService
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from protocol.roster import RosterView
+from swarm.directory import MemoryDirectory
 from swarm.memory import MemoryCarrier, MemoryNetwork
-from swarm.records import MemoryDirectory
 from tts.batch import UtteranceLike
 from tts.config import ModelConfig, preset
 from tts.stages import build_stage

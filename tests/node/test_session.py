@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from protocol.generated import hocket_pb2_grpc as rpc
 from protocol.identity import MemberKey
 from protocol.messages import NonceWindow, make_signed, open_signed
 from protocol.ticket import Ticket
+from swarm.directory import MemoryDirectory
+from swarm.whereabouts import make_whereabouts
 
 RUN = "run"
 MEMBER = MemberKey.from_seed(b"m" * 32)
@@ -165,10 +168,72 @@ def test_the_next_address_is_tried_when_one_does_not_answer(tmp_path: Path) -> N
         silent.close()
         await (await open_channel(door.ticket(before=(f"127.0.0.1:{closed}",)))).close()
         with pytest.raises(HocketError) as caught:
-            await open_channel(door.ticket(), f"127.0.0.1:{closed}")
+            await open_channel(door.ticket(), [f"127.0.0.1:{closed}"])
         assert caught.value.code is Code.COORDINATOR_UNREACHABLE
 
     with_door(tmp_path, body)
+
+
+def test_a_coordinator_that_moved_is_found_where_it_says(tmp_path: Path) -> None:
+    """Signed by the ticket's key, with the ticket's certificate, and never back to an older word of it."""
+
+    async def work() -> None:
+        directory = MemoryDirectory()
+        door = Door(tmp_path)
+        await door.open()
+        ticket = door.ticket()
+        session = Session(ticket, MEMBER, directory=directory)
+        assert (await session.lease(1, 1)).lease_id == 1
+        await door.close()
+        moved = Door(tmp_path)  # the same state directory, so the same certificate
+        await moved.open()
+        stranger = MemberKey.from_seed(b"s" * 32)
+        with pytest.raises(HocketError):
+            await session.lease(2, 1)
+        said_ms = now_ms()
+        for key, address, time_ms in (
+            (stranger, f"127.0.0.1:{moved.port}", said_ms),
+            (COORDINATOR, f"127.0.0.1:{door.port}", said_ms - 1),
+        ):
+            await directory.announce_coordinator(whereabouts(key, address, time_ms), RUN)
+            with pytest.raises(HocketError) as caught:
+                await session.lease(2, 1)
+            assert caught.value.code is Code.COORDINATOR_UNREACHABLE
+        await directory.announce_coordinator(whereabouts(COORDINATOR, f"127.0.0.1:{moved.port}", said_ms), RUN)
+        assert (await session.lease(2, 1)).lease_id == 2
+        await session.close()
+        assert (await session.lease(3, 1)).lease_id == 3
+        await session.close()
+        await moved.close()
+
+    asyncio.run(work())
+
+
+def test_somebody_else_at_the_old_address_does_not_keep_a_member_from_the_new_one(tmp_path: Path) -> None:
+    door = Door(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = Door(tmp_path / "other")
+
+    async def both() -> None:
+        directory = MemoryDirectory()
+        await other.open()
+        await door.open()
+        ticket = replace(door.ticket(), coordinator_addresses=(f"127.0.0.1:{other.port}",))
+        session = Session(ticket, MEMBER, directory=directory)
+        with pytest.raises(HocketError) as caught:
+            await session.lease(1, 1)
+        assert caught.value.code is Code.COORDINATOR_KEY_MISMATCH
+        await directory.announce_coordinator(whereabouts(COORDINATOR, f"127.0.0.1:{door.port}", now_ms()), RUN)
+        assert (await session.lease(1, 1)).lease_id == 1
+        await session.close()
+        await door.close()
+        await other.close()
+
+    asyncio.run(both())
+
+
+def whereabouts(key: MemberKey, address: str, time_ms: int) -> pb.Signed:
+    return make_whereabouts(key, run_id=RUN, addresses=[address], bootstrap_multiaddrs=[], now_ms=time_ms)
 
 
 def test_plain_text_works_on_loopback_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -19,9 +20,10 @@ from common.errors import Code, HocketError
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from swarm.daemon import LibP2POptions
-from swarm.dht import DhtDirectory, PeerRecordValidator
+from swarm.dht import DhtDirectory, RecordValidator
 from swarm.libp2p import LibP2PCarrier
 from swarm.records import MAX_LIFE_MS, make_record, record_key, wall_clock_ms
+from swarm.whereabouts import LIFE_MS, make_whereabouts, whereabouts_key
 
 KEY = MemberKey.from_seed(bytes(32))
 NOW = 1_800_000_000_000
@@ -169,10 +171,10 @@ def dht_record(
 
 
 def test_validator() -> None:
-    validator = PeerRecordValidator("run", lambda: NOW)
+    validator = RecordValidator("run", now_ms=lambda: NOW)
     assert validator.validate(dht_record())
     assert not validator.validate(dht_record(run_id="other"))
-    assert PeerRecordValidator("", lambda: NOW).validate(dht_record(run_id="other"))
+    assert RecordValidator("", now_ms=lambda: NOW).validate(dht_record(run_id="other"))
     assert not validator.validate(dht_record(stage=5000))
     assert not validator.validate(dht_record(subkey=None))
     assert not validator.validate(dht_record(subkey="Qm" + "1" * 44))
@@ -182,12 +184,34 @@ def test_validator() -> None:
     assert not validator.validate(dht_record(key=bytes(20)))
     assert not validator.validate(dht_record(expires_s=(NOW + MAX_LIFE_MS) / 1000 + 1))
     assert validator.validate(dht_record(expires_s=(NOW + MAX_LIFE_MS) / 1000 - 1))
-    assert not PeerRecordValidator("run", lambda: NOW + 3 * MAX_LIFE_MS).validate(dht_record())
+    assert not RecordValidator("run", now_ms=lambda: NOW + 3 * MAX_LIFE_MS).validate(dht_record())
+
+
+def test_the_validator_takes_word_of_the_coordinator_from_itself_alone() -> None:
+    def record(signer: MemberKey, **changes: object) -> DHTRecord:
+        signed = make_whereabouts(signer, run_id="run", addresses=["host:1"], bootstrap_multiaddrs=[], now_ms=NOW)
+        fields: dict[str, Any] = {
+            "key": DHTID.generate(whereabouts_key("run")).to_bytes(),
+            "subkey": msgpack.packb(signer.member_id),
+            "value": msgpack.packb(signed.SerializeToString()),
+            "expiration_time": (NOW + LIFE_MS) / 1000,
+        }
+        return DHTRecord(**{**fields, **changes})
+
+    other = MemberKey.from_seed(bytes([1] * 32))
+    pinned = RecordValidator("run", KEY.public, now_ms=lambda: NOW)
+    assert pinned.validate(record(KEY))
+    assert not pinned.validate(record(other))
+    assert RecordValidator("run", now_ms=lambda: NOW).validate(record(other))
+    assert not pinned.validate(record(KEY, subkey=msgpack.packb(other.member_id)))
+    assert not pinned.validate(record(KEY, key=DHTID.generate(record_key("run", 0)).to_bytes()))
+    assert not pinned.validate(record(KEY, expiration_time=(NOW + LIFE_MS) / 1000 + 1))
+    assert not RecordValidator("other", KEY.public, now_ms=lambda: NOW).validate(record(KEY))
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), st.binary(max_size=200))
 def test_validator_survives_anything(key: bytes, subkey: bytes, value: bytes) -> None:
-    assert PeerRecordValidator("", lambda: NOW).validate(DHTRecord(key, subkey, value, 0.0)) is False
+    assert RecordValidator("", now_ms=lambda: NOW).validate(DHTRecord(key, subkey, value, 0.0)) is False
     good = dht_record()
     changed = DHTRecord(good.key, good.subkey, value, good.expiration_time)
-    assert PeerRecordValidator("", lambda: NOW).validate(changed) is False
+    assert RecordValidator("", now_ms=lambda: NOW).validate(changed) is False

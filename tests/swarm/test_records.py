@@ -11,7 +11,8 @@ from common.errors import Code, HocketError
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from protocol.messages import make_signed
-from swarm.records import MAX_LIFE_MS, MAX_RECORD_BYTES, MemoryDirectory, check_record, make_record
+from swarm.directory import MemoryDirectory
+from swarm.records import MAX_LIFE_MS, MAX_RECORD_BYTES, check_record, make_record
 
 KEY = MemberKey.from_seed(bytes(32))
 OTHER = MemberKey.from_seed(bytes([1] * 32))

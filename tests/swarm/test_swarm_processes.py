@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gc
 import hashlib
@@ -28,6 +29,7 @@ from swarm.carrier import Message, PeerAddress
 from swarm.daemon import LONGEST_SOCKET_NAME, LibP2POptions, same_ports
 from swarm.libp2p import LibP2PCarrier
 from swarm.records import MAX_LIFE_MS, make_record, wall_clock_ms
+from swarm.whereabouts import make_whereabouts
 
 pytestmark = pytest.mark.system
 
@@ -449,10 +451,20 @@ def test_the_block_peer_serves_what_its_parent_stores(tmp_path: Path) -> None:
             root = BlockStore(tmp_path / "store").add_bytes(data)
             await fetch(carrier, store, root, [peer.address], max_bytes=len(data))
             assert store.read_file(root) == data
+            async with asyncio.timeout(20):
+                while not (found := await carrier.dht.find_coordinator("run")):
+                    await asyncio.sleep(0.05)
+            assert [one.addresses for one in found] == [("127.0.0.1:7000",)]
 
     try:
-        asyncio.run(work())
         assert peer.process.stdin is not None and peer.process.stdout is not None
+        coordinator = MemberKey.from_seed(bytes(32))
+        for now_ms, address in ((wall_clock_ms() - 1000, "127.0.0.1:6999"), (wall_clock_ms(), "127.0.0.1:7000")):
+            signed = make_whereabouts(coordinator, run_id="run", addresses=[address], bootstrap_multiaddrs=[], now_ms=now_ms)
+            word = {"coordinator_record": base64.b64encode(signed.SerializeToString()).decode()}
+            peer.process.stdin.write(b"noise\n" + json.dumps(word).encode() + b"\n")
+        peer.process.stdin.flush()
+        asyncio.run(work())
         sent_bytes = 0
         while sent_bytes < len(data):  # the traffic may be told in several lines
             told_bytes = json.loads(peer.process.stdout.readline())["block_bytes_sent"]
