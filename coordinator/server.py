@@ -149,11 +149,11 @@ class Coordinator:
     # ---- start -------------------------------------------------------------------------------------------------------
 
     async def _prepare(self, assembly: Assembly) -> None:
-        """What must be there before members come: the run, its first version, and at the first start the bootstrap peer."""
+        """What must be there before members come: the run, its first version, and the bootstrap peer if its address is news."""
         found(self._core, self._config, self._text, self._folder, self._store)
         await assembly.genesis()
-        if not self._core.state.bootstrap:
-            await self._child.start()
+        if not self._core.state.bootstrap or RunConfig.parse(self._core.state.run_toml).network != self._config.network:
+            await self._child.start()  # the ticket names it
 
     def _pushing(self) -> Pushing | None:
         """What gives versions to IPFS, where the run file asks for it."""

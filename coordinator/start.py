@@ -30,7 +30,7 @@ def fold(journal: Journal) -> RunState:
 
 
 def found(core: Core, config: RunConfig, text: str, folder: Path, store: BlockStore) -> None:
-    """The first start fixes the run; later ones must bring the same run file.
+    """The first start fixes the run; later ones must bring the same run file, but for where the coordinator is.
 
     Args:
         config, text: the run file. folder: that its paths are relative to. store: takes the dataset in.

@@ -275,6 +275,14 @@ class Daemon:
         if response.type == p2pd_pb2.Response.ERROR:
             logger.warning("the daemon does not disconnect from %s: %s", peer_id, response.error.msg)
 
+    async def connected(self) -> set[str]:
+        """The ids of the peers that a connection is open to, whoever opened it. CARRIER_FAILED."""
+        _, writer, response = await self._ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
+        writer.close()
+        if response.type == p2pd_pb2.Response.ERROR:
+            raise HocketError(Code.CARRIER_FAILED, f"it does not list its peers ({response.error.msg})")
+        return {str(PeerID(peer.id).to_base58()) for peer in response.peers}
+
     async def open_stream(self, peer_id: str, protocol: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A new stream to a peer for `protocol`, dialling the peer if need be.
 

@@ -10,6 +10,7 @@ import msgpack
 from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 
@@ -19,6 +20,7 @@ from swarm.carrier import PeerAddress
 from swarm.daemon import Daemon, parse_peer_id
 from swarm.directory import Directory
 from swarm.records import MAX_RECORD_BYTES, MAX_STAGES, check_announcement, check_record, record_key, wall_clock_ms
+from swarm.records import METHOD as PEER_METHOD
 from swarm.whereabouts import METHOD, Whereabouts, check_whereabouts, entry_name, whereabouts_key
 
 logger = logging.getLogger(__name__)
@@ -114,7 +116,7 @@ class DhtDirectory(Directory):
         coordinator_key: bytes = b"",
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> DhtDirectory:
-        """Take part in the DHT of the bootstrap peers, or begin one of our own if there are none.
+        """Take part in the DHT of the peers reached, or begin one of our own if there are no bootstrap peers.
 
         Args:
             bootstrap: all of them; each announcement makes us known to them again.
@@ -128,7 +130,9 @@ class DhtDirectory(Directory):
         try:
             node = await _take_part(daemon, reached, validator)
         except RuntimeError as error:
-            raise HocketError(Code.BOOTSTRAP_UNREACHABLE, "the bootstrap peers answer, but not as nodes of the DHT") from error
+            if bootstrap:
+                raise HocketError(Code.BOOTSTRAP_UNREACHABLE, "peers answer, but not as nodes of the DHT") from error
+            node = await _take_part(daemon, (), validator)
         return cls(node, daemon, bootstrap, validator, now_ms)
 
     def suspend(self) -> None:
@@ -185,6 +189,17 @@ class DhtDirectory(Directory):
             if error.code is not Code.PEER_UNREACHABLE:
                 raise
             logger.info("bootstrap peer %s cannot be reached: %s", peer.multiaddrs[0], error.detail)
+
+    def recorded(self) -> list[PeerAddress]:
+        """Where peers say that they are, in the records that we hold for others."""
+        found = []
+        for _, (entries, _) in list(self._node.protocol.storage.items()):
+            for _, (data, _) in list(entries.items()) if isinstance(entries, DictionaryDHTValue) else ():
+                signed = pb.Signed.FromString(msgpack.unpackb(data))  # checked before it was stored
+                if pb.SignedHeader.FromString(signed.header).method == PEER_METHOD:
+                    record = pb.PeerRecord.FromString(signed.payload)
+                    found.append(PeerAddress(record.peer_id, tuple(record.multiaddrs)))
+        return sorted(found, key=lambda peer: peer.peer_id)
 
     async def find(self, run_id: str, stage: int) -> list[pb.PeerRecord]:
         now_ms = self._now_ms()

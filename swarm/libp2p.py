@@ -15,16 +15,20 @@ from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 
 from common.errors import Code, HocketError
 from common.restarts import Restarts
+from swarm.bootstrap import merged, reach, reach_bootstrap
 from swarm.carrier import PeerAddress, PeerRefused
 from swarm.daemon import Daemon, LibP2POptions, same_ports
 from swarm.dht import DhtDirectory
 from swarm.directory import Directory
 from swarm.exchange import FrameStream
+from swarm.known_peers import KnownPeers
 from swarm.pool import StreamCarrier
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.1
+REMEMBER_EVERY_S = 10.0
+REMEMBERED_DIALLED = 16
 REJOIN_PAUSE_S = 1.0
 REJOIN_PAUSE_LIMIT_S = 30.0
 DEATH_NOTICED_S = 1.0  # its sockets break before the system tells us that it ended
@@ -58,6 +62,7 @@ class LibP2PCarrier(StreamCarrier):
         directory: DhtDirectory,
         multiaddrs: tuple[str, ...],
         bootstrap: Sequence[PeerAddress],
+        known: KnownPeers,
         options: LibP2POptions,
         start: Callable[[], Awaitable[Daemon]],
     ) -> None:
@@ -66,6 +71,7 @@ class LibP2PCarrier(StreamCarrier):
         self._directory = directory
         self._multiaddrs = multiaddrs
         self._bootstrap = list(bootstrap)
+        self._known = known
         self._options = options
         self._start = start
         self._dialling: dict[str, asyncio.Lock] = {}
@@ -76,6 +82,7 @@ class LibP2PCarrier(StreamCarrier):
         self._up = asyncio.Event()
         self._up.set()
         self._keeping = asyncio.create_task(self._keep_up())
+        self._remembering = asyncio.create_task(self._remember_peers())
 
     @classmethod
     async def create(
@@ -94,7 +101,7 @@ class LibP2PCarrier(StreamCarrier):
             bootstrap: multiaddresses ending in `/p2p/<peer id>`; one that answers is enough. None but
                 ourselves: we are the first.
             listen: multiaddresses to listen on; port 0 takes a free one.
-            state_dir: holds the daemon's sockets while it runs.
+            state_dir: holds the daemon's sockets while it runs, and `peers.json`: peers met, which are bootstrap peers too.
             options: by default NAT traversal and relays are on, except when we listen on loopback only.
 
         Raises:
@@ -102,18 +109,20 @@ class LibP2PCarrier(StreamCarrier):
                 IDENTITY_UNREADABLE.
         """
         options = options or LibP2POptions.for_listen(listen)
-        peers = [PeerAddress.from_multiaddrs([address]) for address in bootstrap]
+        peers = merged([PeerAddress.from_multiaddrs([address]) for address in bootstrap])
+        known = await asyncio.to_thread(KnownPeers, state_dir / "peers.json")
         daemon = await Daemon.start(identity_path, listen, state_dir, options, relays=bootstrap)
         directory: DhtDirectory | None = None
         try:
             peers = [peer for peer in peers if peer.peer_id != daemon.peer_id]
-            reached = await _reach_bootstrap(daemon, peers, options)
+            met = [peer for peer in known.newest(REMEMBERED_DIALLED) if peer.peer_id != daemon.peer_id]
+            reached = await reach_bootstrap(daemon, peers, met, options)
             directory = await DhtDirectory.join(
                 daemon, peers, reached, run_id=options.run_id, coordinator_key=options.coordinator_key
             )
             visible = await daemon.multiaddrs()
             again = partial(Daemon.start, identity_path, same_ports(listen, visible), state_dir, options, relays=bootstrap)
-            return cls(daemon, directory, visible, peers, options, again)
+            return cls(daemon, directory, visible, peers, known, options, again)
         except (HocketError, asyncio.CancelledError):
             if directory is not None:
                 await directory.close()
@@ -143,9 +152,10 @@ class LibP2PCarrier(StreamCarrier):
 
     async def wait_failed(self) -> HocketError:
         """Return CARRIER_FAILED, to be raised, once the daemon has died too often or the carrier is closed."""
-        await asyncio.wait({self._keeping})
-        if not self._keeping.cancelled():
-            self._keeping.result()
+        ended, _ = await asyncio.wait({self._keeping, self._remembering}, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            if not task.cancelled():
+                task.result()
         return HocketError(Code.CARRIER_FAILED, self._why_failed or "the carrier is closed")
 
     # ---- the daemon dies --------------------------------------------------------------------------------------------
@@ -162,7 +172,7 @@ class LibP2PCarrier(StreamCarrier):
                 if rejoining is not None:
                     rejoining.cancel()
                     await asyncio.wait({rejoining})
-                known = [PeerAddress(peer_id, multiaddrs) for peer_id, multiaddrs in self._dialled.items()]
+                self._known.met(self._connected_to())
                 self._forget_connections()
                 self._registered.clear()
                 await self._daemon.close()
@@ -170,7 +180,7 @@ class LibP2PCarrier(StreamCarrier):
                     return
                 logger.info("the libp2p daemon is back after %.1f s, pid %d", time.monotonic() - died, self._daemon.pid)
                 self._up.set()
-                rejoining = asyncio.create_task(self._rejoin(self._daemon, known))
+                rejoining = asyncio.create_task(self._rejoin(self._daemon))
         finally:
             if rejoining is not None:
                 rejoining.cancel()
@@ -197,20 +207,39 @@ class LibP2PCarrier(StreamCarrier):
                 await self._daemon.close()
                 what = f"the libp2p daemon does not start: {error.line()}"
 
-    async def _rejoin(self, daemon: Daemon, known: Sequence[PeerAddress]) -> None:
+    async def _rejoin(self, daemon: Daemon) -> None:
         """Connect a new daemon to those whom the old one knew, and take our place in the DHT again."""
-        bootstrap = {peer.peer_id for peer in self._bootstrap}
-        others = [peer for peer in known if peer.multiaddrs and peer.peer_id not in bootstrap]
+        peers = merged([*self._bootstrap, *self._known.newest(REMEMBERED_DIALLED)])
         pause_s = REJOIN_PAUSE_S
         while True:
             try:
-                reached = await _reach(daemon, [*self._bootstrap, *others], self._options)
+                reached = await reach(daemon, peers, self._options)
                 await self._directory.rejoin(daemon, reached)
                 return
             except HocketError as error:
                 logger.warning("the DHT is not joined again, next try in %.0f s: %s", pause_s, error.line())
             await asyncio.sleep(pause_s)
             pause_s = min(REJOIN_PAUSE_LIMIT_S, 2 * pause_s)
+
+    def _connected_to(self) -> list[PeerAddress]:
+        """Whom we have dialled, and have had no reason to dial again."""
+        return [PeerAddress(peer_id, multiaddrs) for peer_id, multiaddrs in sorted(self._dialled.items())]
+
+    async def _remember_peers(self) -> None:
+        while True:
+            await asyncio.sleep(REMEMBER_EVERY_S)
+            await self._remember()
+
+    async def _remember(self) -> None:
+        """Note whom we are connected to now, at addresses that we dialled or that their records give."""
+        try:
+            connected = await self._daemon.connected()
+        except HocketError as error:
+            logger.info("the peers met are not looked at: %s", error.line())
+            return
+        peers = [*self._bootstrap, *self._directory.recorded(), *self._connected_to()]
+        self._known.met(peer for peer in merged(peers) if peer.peer_id in connected and peer.peer_id != self.peer_id)
+        await asyncio.to_thread(self._known.save)
 
     async def _through(self, action: Callable[[Daemon], Awaitable[Result]]) -> Result:
         """Do something with the running daemon, and if that dies meanwhile, again with the one that follows it."""
@@ -278,46 +307,16 @@ class LibP2PCarrier(StreamCarrier):
         self._registered.add(protocol)
 
     async def close(self) -> None:
-        if not self._closed:
+        if self._closed:
+            return
+        self._remembering.cancel()
+        await asyncio.wait({self._remembering})
+        try:
+            if self._up.is_set() and not self.failed.is_set():
+                await self._remember()
+        finally:
             await self._close_streams()
             self._keeping.cancel()
             await asyncio.wait({self._keeping})
             await self._directory.close()
             await self._daemon.close()
-
-
-async def _reach(daemon: Daemon, peers: Sequence[PeerAddress], options: LibP2POptions) -> list[PeerAddress]:
-    """Dial each of `peers` at once; those that answered. CARRIER_FAILED, OPTION_INVALID."""
-
-    async def reach(peer: PeerAddress) -> PeerAddress | None:
-        try:
-            async with asyncio.timeout(options.dial_timeout_s):
-                await daemon.connect(peer.peer_id, peer.multiaddrs)
-        except (HocketError, TimeoutError) as error:
-            if isinstance(error, HocketError) and error.code is not Code.PEER_UNREACHABLE:
-                raise
-            logger.warning("peer %s does not answer: %s", peer.multiaddrs[0], error)
-            return None
-        return peer
-
-    return [peer for peer in await asyncio.gather(*map(reach, peers)) if peer is not None]
-
-
-async def _reach_bootstrap(daemon: Daemon, peers: Sequence[PeerAddress], options: LibP2POptions) -> list[PeerAddress]:
-    """Connect to `peers`; those that answered. Again, a bounded number of times, while none has.
-
-    The daemon is not told of them at its start: there, one list without a living peer ends it for good.
-
-    Raises:
-        HocketError: BOOTSTRAP_UNREACHABLE.
-    """
-    if not peers:
-        return []
-    for attempt in range(1, options.bootstrap_attempts + 1):
-        reached = await _reach(daemon, peers, options)
-        if reached:
-            return reached
-        logger.warning("no bootstrap peer answers, attempt %d of %d", attempt, options.bootstrap_attempts)
-        if attempt < options.bootstrap_attempts:
-            await asyncio.sleep(options.bootstrap_wait_s)
-    raise HocketError(Code.BOOTSTRAP_UNREACHABLE, f"none of {', '.join(peer.multiaddrs[0] for peer in peers)}")

@@ -27,6 +27,7 @@ from swarm.block_swarm import fetch
 from swarm.blocks import BlockStore
 from swarm.carrier import Message, PeerAddress
 from swarm.daemon import LONGEST_SOCKET_NAME, LibP2POptions, same_ports
+from swarm.known_peers import KnownPeers
 from swarm.libp2p import LibP2PCarrier
 from swarm.records import MAX_LIFE_MS, make_record, wall_clock_ms
 from swarm.whereabouts import make_whereabouts
@@ -347,6 +348,34 @@ def test_only_dead_bootstrap_peers_end_the_join(tmp_path: Path) -> None:
     assert dead in caught.value.detail
     assert time.monotonic() - start < 15
     assert not (tmp_path / "own" / "sockets").exists()
+
+
+def test_a_peer_met_before_is_enough(tmp_path: Path) -> None:
+    """All that the ticket names is gone; the others are still there, and one that is restarted finds them."""
+
+    async def work() -> None:
+        async with carrier_in(tmp_path / "other") as other:
+            async with carrier_in(tmp_path / "first") as first:
+                ticket = first.multiaddrs
+                async with carrier_in(tmp_path / "own", *ticket) as carrier:
+                    await other.serve("here", answer, max_request_bytes=100)
+                    await carrier.call(other.address, "here", Message(b""), silence_s=5, deadline_s=10)
+                    now_ms = wall_clock_ms()
+                    record = make_record(
+                        MemberKey.from_seed(bytes(32)), run_id="run", stage=0, peer_id=carrier.peer_id,
+                        multiaddrs=carrier.multiaddrs, version_cid="", throughput=1.0, now_ms=now_ms,
+                    )  # fmt: skip
+                    await carrier.dht.announce(record, "run", 0, carrier.peer_id, now_ms + MAX_LIFE_MS)
+                    await first.close()
+            # The first was dialled by others only, and knows them from their records.
+            assert {carrier.peer_id} <= {one.peer_id for one in KnownPeers(tmp_path / "first" / "peers.json").newest()}
+            async with carrier_in(tmp_path / "own", *ticket, options=QUICK) as again:
+                assert (await again.call(other.peer_id, "here", Message(b""), silence_s=5, deadline_s=10)).head == b"yes"
+
+    async def answer(peer_id: str, request: Message) -> Message:
+        return Message(b"yes")
+
+    asyncio.run(work())
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
