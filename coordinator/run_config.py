@@ -156,6 +156,11 @@ class NetworkSection(_Section):
         return self.listen.rpartition(":")[0].strip("[]")
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Every host under which members reach the coordinator."""
+        return (self.host, *(address.rpartition(":")[0].strip("[]") for address in self.advertise))
+
+    @property
     def port(self) -> int:
         return int(self.listen.rpartition(":")[2])
 

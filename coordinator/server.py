@@ -114,7 +114,7 @@ class Coordinator:
             await self._until(stop, tasks)
             if stop.is_set():
                 return
-            certificate = tls.load_or_create(self._state_dir, self._config.network.host) if self._config.network.tls else None
+            certificate = tls.load_or_create(self._state_dir, *self._config.network.hosts) if self._config.network.tls else None
             core.emit("started", pid=os.getpid())
             driver = Driver(core, assembly)
             listening = Listening(core, self._key.public, self._folder, self._state_dir)

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import ipaddress
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,15 +30,16 @@ class Certificate:
     sha256: bytes
 
 
-def load_or_create(folder: Path, host: str) -> Certificate:
-    """Read `tls.pem` and `tls.key` in `folder`, or make them: ECDSA P-256, for `localhost` and the host listened on.
+def load_or_create(folder: Path, *hosts: str) -> Certificate:
+    """Read `tls.pem` and `tls.key` in `folder`, or make them: ECDSA P-256, for `localhost` and the hosts by which it is
+    reached: gRPC complains of every caller that asks for another name. An earlier certificate stays, as the ticket pins it.
 
     Raises:
         HocketError: IDENTITY_UNREADABLE for a damaged file; DISK_FULL, STATE_UNREADABLE.
     """
     certificate_path, key_path = folder / "tls.pem", folder / "tls.key"
     if not (certificate_path.exists() and key_path.exists()):
-        pem, key_pem = _make(host)
+        pem, key_pem = _make(hosts)
         # The key first: a kill in between leaves a key without certificate, and both are made anew.
         atomic_write(key_path, key_pem, mode=0o600)
         atomic_write(certificate_path, pem)
@@ -56,15 +58,16 @@ def load_or_create(folder: Path, host: str) -> Certificate:
     return Certificate(pem, key_pem, hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).digest())
 
 
-def _make(host: str) -> tuple[bytes, bytes]:
+def _make(hosts: Sequence[str]) -> tuple[bytes, bytes]:
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hocket coordinator")])
     names: list[x509.GeneralName] = [x509.DNSName("localhost")]
-    try:
-        names.append(x509.IPAddress(ipaddress.ip_address(host)))
-    except ValueError:
-        if host != "localhost":
-            names.append(x509.DNSName(host))
+    for host in dict.fromkeys(hosts):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            if host != "localhost":
+                names.append(x509.DNSName(host))
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()

@@ -158,6 +158,7 @@ def test_every_service_is_confined() -> None:
     assert set(read["services"]) == {"coordinator", *WORKERS, "kubo"}
     for name, one in read["services"].items():
         assert one["read_only"] and one["cap_drop"] == ["ALL"] and one["security_opt"] == ["no-new-privileges:true"], name
+        assert one["restart"] == ("on-failure" if name in WORKERS else "unless-stopped"), name
         assert not one.get("privileged") and not one.get("cap_add") and one.get("network_mode") is None, name
         assert one.get("user", "") not in ("0", "root", "0:0") and one["pids_limit"] > 0, name
         writable = [mount for mount in one["volumes"] if not mount.get("read_only")]
