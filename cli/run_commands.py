@@ -61,7 +61,11 @@ def worker(
         typer.Option("--gateway", help="IPFS gateway for what no peer has, asked before those of the run; several times."),
     ] = None,
     listen: Annotated[
-        list[str] | None, typer.Option("--listen", help="libp2p listen address; may be given several times.")
+        list[str] | None,
+        typer.Option(
+            "--listen",
+            help="libp2p listen address; several times. By default any port, on every interface unless the run is local.",
+        ),
     ] = None,
     announce: Annotated[
         list[str] | None,
@@ -91,7 +95,7 @@ def worker(
             memory_limit=limit,
             store_limit=store_bytes,
             gateways=gateway or [],
-            listen=listen or ["/ip4/127.0.0.1/tcp/0"],
+            listen=listen or [],
             announce=announce or [],
             faults=faults,
             operator=operator,

@@ -20,7 +20,7 @@ from node.follower import Follower
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, PeerKey
 from protocol.tensors import ENCODINGS
-from protocol.ticket import Ticket
+from protocol.ticket import Ticket, is_loopback, split_address
 from swarm.daemon import LibP2POptions
 from swarm.ipfs_fallback import IpfsFallback
 from swarm.libp2p import LibP2PCarrier
@@ -114,6 +114,12 @@ async def _unless(stop: asyncio.Event, work: asyncio.Task[Any]) -> bool:
     return True
 
 
+def default_listen(ticket: Ticket) -> tuple[str, ...]:
+    """Where to listen by default: where members can reach us who reach the coordinator at the addresses in the ticket."""
+    here = all(is_loopback(split_address(address)[0]) for address in ticket.coordinator_addresses)
+    return (f"/ip4/{'127.0.0.1' if here else '0.0.0.0'}/tcp/0",)
+
+
 def run_worker(
     ticket: Ticket | str,
     state_dir: Path,
@@ -122,7 +128,7 @@ def run_worker(
     memory_limit: int = 0,
     store_limit: int = DEFAULT_LIMIT_BYTES,
     gateways: Sequence[str] = (),
-    listen: Sequence[str] = ("/ip4/127.0.0.1/tcp/0",),
+    listen: Sequence[str] = (),
     announce: Sequence[str] = (),
     faults: Faults = NO_FAULTS,
     operator: str = "",
@@ -136,7 +142,7 @@ def run_worker(
         memory_limit: bytes, told to the coordinator, which gives us a stage that takes no more; 0: not limited. Not enforced.
         store_limit: bytes of the blocks that are kept and served; what is used least goes first, what the round needs stays.
         gateways: addresses of IPFS gateways that are asked for what no peer has, before those that the run names.
-        listen: libp2p multiaddresses.
+        listen: libp2p multiaddresses; none: those of `default_listen`.
         announce: multiaddresses at which others reach us, where those are not the ones listened on (a published port).
         operator: who runs this machine.
 
@@ -154,7 +160,7 @@ def run_worker(
             memory_limit=memory_limit,
             store_limit=store_limit,
             gateways=gateways,
-            listen=listen,
+            listen=listen or default_listen(opened),
             announce=announce,
             faults=faults,
             operator=operator,

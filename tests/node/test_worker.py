@@ -13,7 +13,7 @@ import pytest
 from common.errors import Code, HocketError
 from common.lock import locked
 from node.peers import AddressBook
-from node.worker import run_worker
+from node.worker import default_listen, run_worker
 from protocol.identity import MemberKey, PeerKey
 from protocol.ticket import Ticket
 from swarm.carrier import PeerAddress
@@ -28,6 +28,15 @@ def test_a_state_directory_serves_one_worker_at_a_time(tmp_path: Path) -> None:
         assert caught.value.code is Code.STATE_LOCKED
     with locked(tmp_path / "state"):
         pass
+
+
+@pytest.mark.parametrize(("addresses", "host"), [
+    (("127.0.0.1:7700",), "127.0.0.1"), (("localhost:7700", "[::1]:7700"), "127.0.0.1"), (("192.0.2.7:7700",), "0.0.0.0"),
+    (("127.0.0.1:7700", "train.example.org:7700"), "0.0.0.0"),
+])  # fmt: skip
+def test_a_worker_listens_where_members_of_its_run_can_reach_it(addresses: tuple[str, ...], host: str) -> None:
+    ticket = Ticket("r", addresses, MemberKey.generate().public, b"\x01" * 32, ())
+    assert default_listen(ticket) == (f"/ip4/{host}/tcp/0",)
 
 
 def test_a_state_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
