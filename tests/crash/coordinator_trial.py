@@ -12,7 +12,7 @@ from typing import Any
 import forked_core as child
 from core_members import Crowd, Link, Member, Stuck
 from crash_points import Trial
-from scripted_run import outcome, write_run
+from scripted_run import MEMBERS, outcome, write_run
 
 from protocol.identity import PeerKey
 
@@ -29,7 +29,7 @@ class CoordinatorTrial(Trial):
         self._folder = folder / "run"
         self._again = again
         self._failure: int | None = None
-        self._members = [Member(number + 1, PeerKey.generate()) for number in range(4)]
+        self._members = [Member(number + 1, PeerKey.generate()) for number in range(MEMBERS)]
         self._run_toml = write_run(folder)
         names = folder / "names"
         self._expected, _ = self._play([], names)

@@ -16,7 +16,7 @@ from core_members import Crowd, Member
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from scripted_run import MEMORY, ROUNDS, outcome, write_run
+from scripted_run import MEMBERS, MEMORY, ROUNDS, outcome, write_run
 
 from common.clock import SteadyClock
 from common.faults import NO_FAULTS
@@ -25,8 +25,9 @@ from coordinator.start import fold
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import PeerKey
 
-PEERS = [PeerKey.generate() for _ in range(4)]
+PEERS = [PeerKey.generate() for _ in range(MEMBERS)]
 FATES = ("arrives", "arrives", "arrives", "is lost", "answer is lost", "twice", "late")
+numbers = st.integers(0, MEMBERS - 1)
 PASS_S = 0.25
 MOST_PASSES = 1500
 
@@ -87,7 +88,7 @@ class Line:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Four members, two stages."""
+    """Five members, two stages; whoever is left at the end behaves."""
 
     @initialize()
     def begin(self) -> None:
@@ -100,10 +101,13 @@ class AnyOrder(RuleBasedStateMachine):
     def act(self, data: st.DataObject, fates: list[str]) -> None:
         """Some looks of members at the run, in any order."""
         self.line.fates = fates
-        for number in data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=8)):
+        for number in data.draw(st.lists(numbers, min_size=1, max_size=8)):
             self.line.now += PASS_S
-            self.look(self.crowd.members[number])
+            self.look(self.one(number))
         self.line.fates = []
+
+    def one(self, number: int) -> Member:
+        return self.crowd.members[number % len(self.crowd.members)]
 
     def look(self, member: Member) -> None:
         try:
@@ -143,14 +147,20 @@ class AnyOrder(RuleBasedStateMachine):
         """The coordinator is killed and started again."""
         self.line.restart()
 
-    @rule(number=st.integers(0, 3))
+    @rule(number=numbers)
     def forget(self, number: int) -> None:
         """A member's process starts anew."""
-        self.crowd.members[number].enter(self.crowd.link, self.crowd)
+        self.one(number).enter(self.crowd.link, self.crowd)
 
-    @rule(number=st.integers(0, 3), twice=st.booleans())
+    @rule(number=numbers)
+    def die(self, number: int) -> None:
+        """A member is gone for good; two are left at least, one a stage."""
+        if len(self.crowd.members) > 2:
+            self.crowd.members.remove(self.one(number))
+
+    @rule(number=numbers, twice=st.booleans())
     def leave(self, number: int, twice: bool) -> None:
-        member = self.crowd.members[number]
+        member = self.one(number)
         if member.joined and not self.line.wall_ahead_s:
             self.line.fates = ["twice"] if twice else []
             try:
@@ -186,7 +196,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert state.version == ROUNDS and found["lost_updates"] == []
         for record in state.rounds:
             assert record["duplicate_microbatches"] == 0
-            assert all(stage["accepted"] + len(stage["refused"]) <= len(members) for stage in record["stages"])
+            assert all(stage["accepted"] + len(stage["refused"]) <= MEMBERS for stage in record["stages"])
             assert any(stage["accepted"] for stage in record["stages"])
         assert sum(record["frames"] for record in state.rounds) == state.frames_counted
 

@@ -179,6 +179,8 @@ class Member:
         if self.loaded != self.view.base_cid:
             data = BlockStore(self.link.state_dir / "blocks").read_file(self.view.base_cid)
             self.manifest, self.loaded = read_manifest(VersionManifest, data, signer=child.KEY.public), self.view.base_cid
+        if entry.role == pb.STANDBY:
+            return  # it holds the base, and waits
         if self.view.phase == pb.OPEN and entry.stage == 0:
             self.train(entry)
         if self.view.phase == pb.CLOSING and not self.round.submitted:
@@ -274,7 +276,8 @@ class Crowd:
 
     def serving(self, first: Member, stage: int) -> list[Member]:
         """Who serves a stage in the round that `first` is in."""
-        return [one for one in self.members if one.entry is not None and one.entry.stage == stage
+        return [one for one in self.members
+                if one.entry is not None and one.entry.stage == stage and one.entry.role == pb.REPLICA
                 and (one.round.number, one.round.generation) == (first.view.round, one.entry.generation)]  # fmt: skip
 
     def complete(self, first: Member) -> bool:

@@ -19,6 +19,7 @@ from swarm.blocks import BlockStore
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 ROUNDS = 2
+MEMBERS = 5  # two replicas a stage and a standby
 RUN = f"""
 [run]
 id = "{RUN_ID}"
@@ -42,6 +43,7 @@ deadline_floor_s = 2
 deadline_ceiling_s = 30
 [membership]
 silence_s = 3
+standbys = 1
 [checkpoint]
 keep = 2
 best = 0
