@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from common.errors import Code, HocketError
 from protocol import content
 from swarm.turns import Turns
+from swarm.wanted import WantedBlocks
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,13 @@ class FetchPlan:
         self._max_bytes = max_bytes
         self._expected: dict[str, _Expected] = {root: _Expected(None, 0)}
         self._fresh: list[str] = [root]
-        self._wanted: dict[str, None] = {}  # an ordered set
+        self._wanted = WantedBlocks(self.turns)
         self._there: set[str] = set()
-        self._nodes_awaited = int(_is_node(root))
+        self._nodes_awaited = {root} if _is_node(root) else set()
         self._there_bytes = 0
         self._providers = list(dict.fromkeys(providers))
         self._origins = [origin for origin in dict.fromkeys(origins) if origin not in self._providers]
         self._asked: set[str] = set()  # at somebody who has the file
-        self._promised: dict[str, str] = {}  # by block: the fellow that has asked for it already
-        self._lacking: dict[str, set[str]] = {}  # by block: who said that it has not got it
         self._failures: Counter[str] = Counter()
         self._reasons: dict[str, str] = {}
         self._liars: list[str] = []
@@ -80,7 +79,7 @@ class FetchPlan:
 
     def may_await(self, cid: str) -> bool:
         """Whether this is a block of the file that is not there yet, or may turn out to be one."""
-        return self.awaits(cid) or (cid not in self._expected and self._nodes_awaited > 0)
+        return self.awaits(cid) or (cid not in self._expected and bool(self._nodes_awaited))
 
     def awaits(self, cid: str) -> bool:
         """Whether this is a block of the file that is not there yet."""
@@ -99,7 +98,7 @@ class FetchPlan:
         if fetching:
             self.turns.joined(peer, running=has_root)
             if coming:
-                self._promised[self.root] = peer
+                self._wanted.promised(self.root, peer)
         elif has_root and peer not in self._providers and peer not in self._origins:
             self._providers.append(peer)
 
@@ -114,27 +113,18 @@ class FetchPlan:
         Args:
             max_bytes: of all blocks together, as far as their sizes are known; one block is given in any case.
         """
-        taken = self._take(self.turns.in_order(cid for cid in self._wanted if self._may(provider, cid)), max_blocks, max_bytes)
+        taken = self._take((cid for cid in self._wanted.of(None) if self._may(provider, cid)), max_blocks, max_bytes)
         self._asked.update(taken)
         return taken
 
     def take_awaited(self, fellow: str, *, max_blocks: int, max_bytes: int) -> list[str]:
         """Blocks that `fellow` is to bring first, in its order; like `take`."""
-        whose = [cid for cid in self._wanted if self._awaited_of(cid) == fellow]
-        return self._take(self.turns.in_order(whose, fellow), max_blocks, max_bytes)
-
-    def _awaited_of(self, cid: str) -> str | None:
-        """The fellow that is to bring a block: one that has asked for it already, or the first in rank; None: we are to."""
-        lacking = self._lacking.get(cid, ())
-        promised = self._promised.get(cid)
-        if promised is not None and promised in self.turns.fellows and promised not in lacking:
-            return promised
-        return self.turns.holder(cid, lacking)
+        return self._take(self.turns.first_of(fellow, self._wanted.of(fellow), max_blocks), max_blocks, max_bytes)
 
     def _may(self, provider: str, cid: str) -> bool:
-        """Whether a block is to be asked for at a provider now."""
-        lacking = self._lacking.get(cid, ())
-        if provider in lacking or self._awaited_of(cid) is not None:
+        """Whether a block whose turn is ours is to be asked for at a provider now."""
+        lacking = self._wanted.lacking(cid)
+        if provider in lacking:
             return False
         if provider in self._providers or provider in self.turns.running:
             return True
@@ -143,7 +133,7 @@ class FetchPlan:
             others += self._origins
         return all(other in lacking for other in others)
 
-    def _take(self, cids: list[str], max_blocks: int, max_bytes: int) -> list[str]:
+    def _take(self, cids: Iterable[str], max_blocks: int, max_bytes: int) -> list[str]:
         taken: list[str] = []
         room = max_bytes
         for cid in cids:
@@ -152,13 +142,14 @@ class FetchPlan:
             room -= min(self._expected[cid].size or content.MAX_BLOCK_BYTES, content.MAX_BLOCK_BYTES)
             taken.append(cid)
         for cid in taken:
-            del self._wanted[cid]
+            self._wanted.discard(cid)
         return taken
 
     def put_back(self, cids: Sequence[str]) -> None:
         """These were not found or not answered: others may be asked for them."""
         self._asked.difference_update(cids)
-        self._wanted.update(dict.fromkeys(cids))
+        for cid in cids:
+            self._wanted.add(cid)
 
     def still_fetching(self, cid: str, *, coming: bool) -> None:
         """A fellow that is to bring this block has not got it yet.
@@ -167,13 +158,13 @@ class FetchPlan:
             coming: it has asked for it. Where it has not, what it promised is void, so that no two wait for each other.
         """
         if not coming:
-            self._promised.pop(cid, None)
+            self._wanted.promised(cid, None)
         self.put_back([cid])
 
     def lacks(self, provider: str, cid: str) -> None:
         """`provider` says that it has not got this block, nor is fetching it: it is not asked for it again."""
+        self._wanted.lacks(provider, cid)
         self.put_back([cid])
-        self._lacking.setdefault(cid, set()).add(provider)
 
     def failed(self, provider: str, reason: str, *, lied: bool, max_failures: int) -> bool:
         """Count a failed request; True if `provider` is dropped for it now.
@@ -208,20 +199,23 @@ class FetchPlan:
             raise HocketError(Code.MESSAGE_TOO_LARGE, f"file {self.root} of {size} bytes, at most {self._max_bytes}")
         self._there.add(cid)
         self._asked.discard(cid)
-        self._nodes_awaited -= _is_node(cid)
+        self._nodes_awaited.discard(cid)
         self._there_bytes += len(data)
         if self._there_bytes > self._max_bytes + self._max_bytes // 64 + content.MAX_BLOCK_BYTES:
             raise HocketError(Code.MESSAGE_TOO_LARGE, f"the blocks of file {self.root} say little in many bytes")
         if links and expected.depth == content.MAX_DEPTH:
             raise HocketError(Code.BLOCK_DAMAGED, f"the tree of {self.root} is deeper than {content.MAX_DEPTH} levels")
+        new: list[str] = []
         for link in links:
             known = self._expected.get(link.cid)
             if known is None:
                 self._expected[link.cid] = _Expected(link.size, expected.depth + 1)
-                self._nodes_awaited += _is_node(link.cid)
-                self._fresh.append(link.cid)
+                if _is_node(link.cid):
+                    self._nodes_awaited.add(link.cid)
+                new.append(link.cid)
             elif known.size not in (None, link.size):
                 raise HocketError(Code.BLOCK_DAMAGED, f"{link.cid} is said to hold {known.size} and {link.size} bytes")
+        self._fresh += self.turns.in_our_order(new)
 
     def fault(self) -> HocketError:
         """Why the fetch cannot go on, once no provider can be asked for anything."""

@@ -8,6 +8,7 @@ waits for a peer that ranks before itself, no two wait for each other.
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
@@ -41,7 +42,9 @@ class Turns:
         self._candidates = set(candidates) - {own}
         self._fellows: dict[str, _Fellow] = {}
         self._before_us: dict[str, list[str]] = {}
+        self._ranks: dict[tuple[str, str], bytes] = {}
         self._slowest_s = 0.0
+        self.revision = 0  # rises whenever a fellow comes or goes
 
     @property
     def candidates(self) -> list[str]:
@@ -65,15 +68,25 @@ class Turns:
         """
         if peer in self._candidates and peer not in self._fellows:
             self._fellows[peer] = _Fellow(running)
-            self._before_us.clear()
+            self._changed()
 
     def left(self, peer: str) -> bool:
         """A fellow is counted on no more in this fetch; False if it was none."""
         self._candidates.discard(peer)
         if self._fellows.pop(peer, None) is None:
             return False
-        self._before_us.clear()
+        self._changed()
         return True
+
+    def _changed(self) -> None:
+        self._before_us.clear()
+        self.revision += 1
+
+    def _rank(self, peer: str, cid: str) -> bytes:
+        known = self._ranks.get((peer, cid))
+        if known is None:
+            known = self._ranks[peer, cid] = rank(peer, cid)
+        return known
 
     def holder(self, cid: str, lacking: Container[str]) -> str | None:
         """The fellow to get a block from; None: the turn is ours.
@@ -84,15 +97,18 @@ class Turns:
         if not self._fellows:
             return None
         if cid not in self._before_us:
-            ours = rank(self._own, cid)
-            ranked = sorted((rank(peer, cid), peer) for peer in self._fellows)
+            ours = self._rank(self._own, cid)
+            ranked = sorted((self._rank(peer, cid), peer) for peer in self._fellows)
             self._before_us[cid] = [peer for place, peer in ranked if place < ours]
         return next((peer for peer in self._before_us[cid] if peer not in lacking), None)
 
-    def in_order(self, cids: Iterable[str], peer: str | None = None) -> list[str]:
-        """Blocks in the order in which a peer (by default ourselves) brings those whose turn is its own."""
-        who = peer if peer is not None else self._own
-        return sorted(cids, key=lambda cid: rank(who, cid)) if who else list(cids)
+    def in_our_order(self, cids: Iterable[str]) -> list[str]:
+        """Blocks in the order in which we bring those whose turn is ours: another one than that of other peers."""
+        return sorted(cids, key=lambda cid: self._rank(self._own, cid)) if self._own else list(cids)
+
+    def first_of(self, fellow: str, cids: Iterable[str], count: int) -> list[str]:
+        """Of blocks whose turn is a fellow's, those that it brings first."""
+        return heapq.nsmallest(count, cids, key=lambda cid: self._rank(fellow, cid))
 
     # ---- waiting ------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from swarm.blocks import BlockStore
 from swarm.carrier import Message
 from swarm.memory import MemoryCarrier, MemoryNetwork
 
-SIZE = 23 * content.CHUNK_BYTES + 4_321
+SIZE = 15 * content.CHUNK_BYTES + 4_321
 DATA = hashlib.shake_128(b"shared").digest(SIZE)
 ROOT = content.cid_of(DATA)
 
