@@ -232,7 +232,7 @@ class _Fetch:
                 plan.still_fetching(cid, coming=cid in answer.coming)
             else:
                 plan.lacks(errand.peer, cid)
-        if answer.size_bytes:
+        if any(data is not None for data in answer.blocks.values()):
             plan.turns.brought(errand.peer, now)
             self._incoming.tell()
         elif errand.awaited:

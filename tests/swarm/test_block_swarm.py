@@ -100,7 +100,7 @@ def test_late_joiners_find_what_the_first_ones_have(tmp_path: Path) -> None:
 
 
 def test_small_files_are_asked_for_at_peers_before_the_origin(tmp_path: Path) -> None:
-    files = [hashlib.shake_128(bytes([number])).digest(50_000) for number in range(12)]
+    files = [b"", *(hashlib.shake_128(bytes([number])).digest(50_000) for number in range(12))]
 
     async def fetch_all(made: Crowd, joiner: Joiner) -> None:
         for data in files:
