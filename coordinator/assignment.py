@@ -8,7 +8,7 @@ a member from where it can be spared; and standbys of other stages fill those th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
@@ -76,11 +76,12 @@ class Assignment:
 def assign(candidates: Sequence[Candidate], wanted: Wanted) -> list[Assignment]:
     """What to change; nothing when all is in order. The order of `candidates` does not matter, and no stage is uncovered."""
     board = Board(candidates, wanted)
-    given: list[Assignment] = []
+    given: dict[str, Assignment] = {}
 
     def give(one: Candidate, stage: int, reason: str, role: Role = Role.REPLICA) -> None:
+        # Who was just given a place may be needed elsewhere all the more: the last word counts.
         board.place(one, stage, role)
-        given.append(Assignment(one.member, stage, reason, role))
+        given[one.member] = Assignment(one.member, stage, reason, role)
 
     for least in (1, wanted.replicas):
         for stage in sorted(range(wanted.stages), key=lambda stage: len(board.replicas[stage])):
@@ -92,19 +93,18 @@ def assign(candidates: Sequence[Candidate], wanted: Wanted) -> list[Assignment]:
     for one in sorted(board.free, key=lambda one: (one.memory_limit_bytes or float("inf"), one.member)):
         if (place := _place(board, one)) is not None:
             give(one, *place)
-    newly = {one.member for one in given}
     for stage in range(wanted.stages):
-        if not board.replicas[stage] and (spared := _spared(board, stage, newly)) is not None:
+        if not board.replicas[stage] and (spared := _spared(board, stage)) is not None:
             moved, reason = spared
             give(moved, stage, reason)
-    newly = {one.member for one in given}
     for stage in sorted(range(wanted.stages), key=lambda stage: len(board.replicas[stage])):
         while 0 < (count := len(board.replicas[stage])) < wanted.replicas:
-            other = _standby_of_another(board, stage, newly)
+            other = _standby_of_another(board, stage)
             if other is None:
                 break
             give(other, stage, f"promoted from stage {other.stage}: {count} of {wanted.replicas} replicas are left")
-    return given
+    before = {one.member: (one.stage, one.role) for one in candidates}
+    return [one for one in given.values() if before[one.member] != (one.stage, one.role)]
 
 
 class Board:
@@ -139,7 +139,9 @@ class Board:
         """Put a member somewhere, away from where it was."""
         if one.stage is not None:
             self._there(one.role)[one.stage].remove(one)
-        self._there(role)[stage].append(one)
+        measured = None if one.frames_per_s is None else self.speed_of(one, stage)
+        ready = one.ready and one.stage == stage
+        self._there(role)[stage].append(replace(one, stage=stage, role=role, frames_per_s=measured, ready=ready))
 
     def _there(self, role: Role) -> list[list[Candidate]]:
         return self.replicas if role is Role.REPLICA else self.standbys
@@ -188,26 +190,26 @@ def _place(board: Board, one: Candidate) -> tuple[int, str, Role] | None:
     return stage, f"the slowest stage, with {len(replicas[stage])} replicas", Role.REPLICA
 
 
-def _spared(board: Board, stage: int, newly: set[str]) -> tuple[Candidate, str] | None:
+def _spared(board: Board, stage: int) -> tuple[Candidate, str] | None:
     """Who can be spared for an uncovered stage: a standby of another stage, else one of at least two replicas."""
-    if (standby := _standby_of_another(board, stage, newly)) is not None:
+    if (standby := _standby_of_another(board, stage)) is not None:
         return standby, f"promoted from stage {standby.stage}: no replica was left"
     for donor in sorted(range(board.wanted.stages), key=lambda other: (-len(board.replicas[other]), other)):
-        movable = _movable(board, board.replicas[donor], stage, newly)
+        movable = _movable(board, board.replicas[donor], stage)
         if len(board.replicas[donor]) >= 2 and movable:
             # The last in order moves, so that two looks at the same members move the same one.
             return movable[-1], f"moved from stage {donor}, which has more, to cover this one"
     return None
 
 
-def _standby_of_another(board: Board, stage: int, newly: set[str]) -> Candidate | None:
+def _standby_of_another(board: Board, stage: int) -> Candidate | None:
     for donor in sorted(range(board.wanted.stages), key=lambda other: (-len(board.standbys[other]), other)):
-        movable = _movable(board, board.standbys[donor], stage, newly)
+        movable = _movable(board, board.standbys[donor], stage)
         if donor != stage and movable:
             return movable[-1]
     return None
 
 
-def _movable(board: Board, there: Sequence[Candidate], stage: int, newly: set[str]) -> list[Candidate]:
-    able = [one for one in there if one.member not in newly and stage in board.wanted.fitting(one.memory_limit_bytes)]
+def _movable(board: Board, there: Sequence[Candidate], stage: int) -> list[Candidate]:
+    able = [one for one in there if stage in board.wanted.fitting(one.memory_limit_bytes)]
     return sorted(able, key=lambda one: one.member)
