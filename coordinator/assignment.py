@@ -83,12 +83,10 @@ def assign(candidates: Sequence[Candidate], wanted: Wanted) -> list[Assignment]:
         board.place(one, stage, role)
         given[one.member] = Assignment(one.member, stage, reason, role)
 
-    for least in (1, wanted.replicas):
-        for stage in sorted(range(wanted.stages), key=lambda stage: len(board.replicas[stage])):
-            # A stage that has no standby of its own, and nobody else, may need one of these.
-            while (count := len(board.replicas[stage])) < least and board.standbys[stage] and (least == 1 or board.has_spare):
-                ready = min(board.standbys[stage], key=lambda one: (not one.ready, one.member))
-                give(ready, stage, f"promoted: {count} of {wanted.replicas} replicas are left")
+    for stage in range(wanted.stages):
+        while (count := len(board.replicas[stage])) < wanted.replicas and board.standbys[stage]:
+            ready = min(board.standbys[stage], key=lambda one: (not one.ready, one.member))
+            give(ready, stage, f"promoted: {count} of {wanted.replicas} replicas are left")
     # Who can hold least chooses first: what it can hold, the others can as well.
     for one in sorted(board.free, key=lambda one: (one.memory_limit_bytes or float("inf"), one.member)):
         if (place := _place(board, one)) is not None:
@@ -129,11 +127,6 @@ class Board:
         usual = median(everywhere) if everywhere else 1.0
         self._usual = [median(figures) if figures else usual for figures in measured]
         self.all_measured = all(measured)
-
-    @property
-    def has_spare(self) -> bool:
-        """Whether there are more standbys than stages without a replica."""
-        return sum(map(len, self.standbys)) > sum(not there for there in self.replicas)
 
     def place(self, one: Candidate, stage: int, role: Role) -> None:
         """Put a member somewhere, away from where it was."""
