@@ -127,7 +127,11 @@ class Cluster:
         child = Child(name, arguments, state, self.out / f"{name}.log", within, told_later=True)
         await child.start()
         if self.links is not None and place is not None and child.process is not None:
-            await self.links.attach(place, child.process)
+            try:
+                await self.links.attach(place, child.process)
+            except BaseException:
+                await child.stop()  # nobody else knows of it yet
+                raise
         return child
 
     async def restart_coordinator(self) -> None:
