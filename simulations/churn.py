@@ -1,7 +1,7 @@
 """Random but seeded churn: each round a share of the workers is hurt, and new ones join. The decider is pure.
 
 [churn]
-share = 0.3                           # of the live workers, in each round
+share = 0.3                           # of the live workers, or of those that there were in the beginning if they were fewer
 kinds = ["kill", "freeze", "cut"]     # each fault is one of these, by chance
 joins = true                          # keep the number of workers that are there and unhurt
 seed = 0
@@ -132,7 +132,8 @@ class ChurnProgress:
         unhurt = [one for one in workers if one.pid not in self._hurt]
         if not self._wanted:
             self._wanted = self._present = len(unhurt)
-        self._hits = draw_hits(self._churn, current, len(unhurt))
+        # Those that came back may be more than there were: the churn does not grow with them.
+        self._hits = draw_hits(self._churn, current, min(len(unhurt), self._wanted))
 
     def _hurt_one(self, hit: Hit, target: Seen, current: int, share: float, now: float) -> list[Action]:
         """One fault, and the join that makes up for it where workers are too few."""
