@@ -83,6 +83,14 @@ def test_the_address_book_looks_up_who_it_does_not_know_and_keeps_what_it_knew()
     asyncio.run(main())
 
 
+def test_a_gateway_that_is_none_is_said_before_anything_is_started(tmp_path: Path) -> None:
+    ticket = Ticket("run", ("127.0.0.1:1",), MemberKey.generate().public, b"\x07" * 32, ("/ip4/127.0.0.1/tcp/1/p2p/x",))
+    with pytest.raises(HocketError) as caught:
+        run_worker(ticket, tmp_path / "state", gateways=["ftp://gateway"])
+    assert caught.value.code in (Code.OPTION_INVALID, Code.EXTRA_MISSING)
+    assert not (tmp_path / "state" / "peer.key").exists()
+
+
 def test_a_worker_that_finds_no_bootstrap_peer_can_be_told_to_stop(tmp_path: Path) -> None:
     nobody = PeerKey.load_or_create(tmp_path / "nobody.key").peer_id
     ticket = Ticket("run", ("127.0.0.1:1",), MemberKey.generate().public, b"\x07" * 32, (f"/ip4/127.0.0.1/tcp/1/p2p/{nobody}",))
