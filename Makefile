@@ -32,10 +32,12 @@ $(PY):
 
 # The stamps are newer than what was installed from; they are only touched after pip has succeeded.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(PY)
+	@echo "installing into $(VENV); the first time this takes some minutes"
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(PY)
+	@echo "installing into $(VENV); the first time this takes some minutes"
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,evaluate,ffmpeg,ipfs,ja,recordings]'
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps Resemblyzer
 	@touch $(VENV)/.installed $(VENV)/.installed-recordings $(VENV)/.installed-evaluate $@

@@ -85,7 +85,9 @@ def replace_own_output(path: Path) -> Path:
 def ticket_line(ticket: str | None, source: str | None) -> str:
     """The ticket as it was given: on the command line, or as the first line of a file or of standard input (`-`)."""
     if (ticket is None) == (source is None):
-        raise HocketError(Code.OPTION_INVALID, "give a ticket, or --ticket-from, and not both")
+        what = "no ticket is given" if ticket is None else "two tickets are given"
+        remedy = "give the line that begins with hocket1:, or --ticket-from and the file that holds it"
+        raise HocketError(Code.OPTION_INVALID, what, remedy=remedy)
     if ticket is not None:
         return ticket
     assert source is not None
