@@ -72,6 +72,9 @@ def judge(signs: Signs, silence_s: float) -> Verdict:
         silence_s: how long a member may be silent that nothing else speaks against.
     """
     bounds = [(RETURN_FACTOR * silence_s if signs.returning else silence_s, signs.quiet_s, "silent")]
+    if signs.returning and signs.suspicions:
+        # Its callers are back and it is not.
+        bounds.append((silence_s, signs.quiet_s, "suspected by a caller and silent since this coordinator started,"))
     if not signs.returning:
         beat_s = heartbeat_s(silence_s)
         if signs.suspicions >= 1:

@@ -28,6 +28,8 @@ signs = st.builds(
     # After a restart of the coordinator the first word may take longer.
     (Signs(29.0, returning=True), False),
     (Signs(31.0, returning=True), True),
+    (Signs(9.9, returning=True, suspicions=1), False),
+    (Signs(10.1, returning=True, suspicions=1), True),
     # Killed: its connection breaks; a second later it is given up, sooner where a caller met the same.
     (Signs(1.0, broken_s=0.9), False),
     (Signs(1.1, broken_s=1.1), True),
