@@ -27,7 +27,7 @@ from coordinator import tls
 from coordinator.children import Child, run_once
 from coordinator.dataset import import_dataset
 from coordinator.journal import Journal
-from coordinator.run_config import RunConfig
+from coordinator.run_config import NetworkSection, RunConfig
 from coordinator.server import Coordinator
 from coordinator.start import found
 from protocol.generated import hocket_pb2 as pb
@@ -181,6 +181,15 @@ def test_a_certificate_is_made_once_for_localhost_and_the_host(tmp_path: Path, h
     names = x509.load_pem_x509_certificate(made.pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "localhost" in names.get_values_for_type(x509.DNSName)
     assert host in [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def test_a_certificate_names_every_host_in_the_ticket(tmp_path: Path) -> None:
+    advertised = ["coordinator:7700", "192.0.2.7:80", "[2001:db8::1]:7700", "coordinator:1"]
+    network = NetworkSection(listen="0.0.0.0:7700", advertise=tuple(advertised))
+    made = tls.load_or_create(tmp_path, *network.hosts)
+    names = x509.load_pem_x509_certificate(made.pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "coordinator"]
+    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["0.0.0.0", "192.0.2.7", "2001:db8::1"]
 
 
 def test_a_damaged_or_open_key_is_refused(tmp_path: Path) -> None:
