@@ -373,6 +373,12 @@ async def run_simulation(
             )
             if after is not None:
                 await after(FinishedRun(cluster, ticket, status, report))
+            write_report(out, report, started)  # ending many processes takes its time, and may be broken off
+    write_report(out, report, started)
+    return report
+
+
+def write_report(out: Path, report: dict[str, Any], started: float) -> None:
+    """Write a report, with the seconds since `started` by the monotonic clock."""
     report["seconds"] = time.monotonic() - started
     atomic_write(out / "report.json", (json.dumps(report, indent=2, sort_keys=True) + "\n").encode())
-    return report
