@@ -109,6 +109,7 @@ bench: setup-recordings
 	$(VENV)/bin/hocket bench pipeline --json bench-out/pipeline.json
 	$(VENV)/bin/hocket bench tokenize --json bench-out/tokenize.json
 	$(VENV)/bin/hocket bench reader --json bench-out/reader.json
+	$(VENV)/bin/hocket bench swarm --json bench-out/swarm.json
 
 # Rewrites the pins from what is installed; run it in a checkout whose .venv was made by `make setup-dev` alone.
 constraints: setup-dev
