@@ -45,6 +45,8 @@ class LibP2POptions:
 
     Args:
         relay: use circuit relays, and be one for others.
+        reachable: others can dial us at what we listen on or announce: with `relay`, we are one for others from the start,
+            and need none ourselves.
         auto_nat: help others to find out whether they can be reached.
         nat_port_map: ask the router for a port.
         announce: multiaddresses to announce in place of those listened on.
@@ -59,6 +61,7 @@ class LibP2POptions:
     """
 
     relay: bool = False
+    reachable: bool = False
     auto_nat: bool = False
     nat_port_map: bool = False
     announce: tuple[str, ...] = ()
@@ -73,12 +76,19 @@ class LibP2POptions:
 
     @classmethod
     def for_listen(
-        cls, listen: Sequence[str], *, announce: Sequence[str] = (), run_id: str = "", coordinator_key: bytes = b""
+        cls,
+        listen: Sequence[str],
+        *,
+        announce: Sequence[str] = (),
+        run_id: str = "",
+        coordinator_key: bytes = b"",
+        reachable: bool = False,
     ) -> LibP2POptions:
         """NAT traversal and relays on, unless every multiaddress of `listen` is loopback."""
         wide = not all(is_loopback(address) for address in listen)
         return cls(
             relay=wide,
+            reachable=reachable,
             auto_nat=wide,
             nat_port_map=wide,
             announce=tuple(announce),
@@ -204,6 +214,7 @@ class Daemon:
                 auto_nat=options.auto_nat,
                 check_if_identity_free=False,  # that check would start a second daemon with NAT mapping on
                 dht_mode="server",
+                force_reachability="public" if options.reachable else None,
                 host_maddrs=list(listen),
                 identity_path=str(identity_path),
                 nat_port_map=options.nat_port_map,

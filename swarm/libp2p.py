@@ -23,6 +23,7 @@ from swarm.directory import Directory
 from swarm.exchange import FrameStream
 from swarm.known_peers import KnownPeers
 from swarm.pool import StreamCarrier
+from swarm.relaying import Slots, relays_of, reserve
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,8 @@ class LibP2PCarrier(StreamCarrier):
         self._up.set()
         self._keeping = asyncio.create_task(self._keep_up())
         self._remembering = asyncio.create_task(self._remember_peers())
+        self._slots = Slots(relays_of(self._bootstrap, options), self.peer_id, self._reserve)
+        self._slot_keeping = asyncio.create_task(self._slots.keep())
 
     @classmethod
     async def create(
@@ -122,12 +125,18 @@ class LibP2PCarrier(StreamCarrier):
             )
             visible = await daemon.multiaddrs()
             again = partial(Daemon.start, identity_path, same_ports(listen, visible), state_dir, options, relays=bootstrap)
-            return cls(daemon, directory, visible, peers, known, options, again)
+            carrier = cls(daemon, directory, visible, peers, known, options, again)
         except (HocketError, asyncio.CancelledError):
             if directory is not None:
                 await directory.close()
             await daemon.close()
             raise
+        try:
+            await carrier._slots.ask_all()  # before anybody is told where we are
+        except asyncio.CancelledError:
+            await carrier.close()
+            raise
+        return carrier
 
     @property
     def peer_id(self) -> str:
@@ -135,12 +144,15 @@ class LibP2PCarrier(StreamCarrier):
 
     @property
     def multiaddrs(self) -> tuple[str, ...]:
-        return self._multiaddrs
+        return tuple(dict.fromkeys((*self._multiaddrs, *self._slots.addresses)))
 
     async def refresh_multiaddrs(self) -> tuple[str, ...]:
         """Ask the daemon again: behind a NAT, addresses come and go with mappings and relays. CARRIER_FAILED."""
         self._multiaddrs = await self._through(Daemon.multiaddrs)
-        return self._multiaddrs
+        return self.multiaddrs
+
+    async def _reserve(self, relay: PeerAddress) -> int:
+        return await self._through(lambda daemon: reserve(daemon, relay, self._options))
 
     @property
     def dht(self) -> Directory:
@@ -152,7 +164,8 @@ class LibP2PCarrier(StreamCarrier):
 
     async def wait_failed(self) -> HocketError:
         """Return CARRIER_FAILED, to be raised, once the daemon has died too often or the carrier is closed."""
-        ended, _ = await asyncio.wait({self._keeping, self._remembering}, return_when=asyncio.FIRST_COMPLETED)
+        tasks = {self._keeping, self._remembering, *([self._slot_keeping] if self._slots.wanted else [])}
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             if not task.cancelled():
                 task.result()
@@ -309,8 +322,9 @@ class LibP2PCarrier(StreamCarrier):
     async def close(self) -> None:
         if self._closed:
             return
-        self._remembering.cancel()
-        await asyncio.wait({self._remembering})
+        for task in (self._remembering, self._slot_keeping):
+            task.cancel()
+        await asyncio.wait({self._remembering, self._slot_keeping})
         try:
             if self._up.is_set() and not self.failed.is_set():
                 await self._remember()

@@ -83,7 +83,8 @@ async def _serve(args: argparse.Namespace, records: asyncio.Queue[pb.Signed]) ->
             listen=args.listen,
             state_dir=state,
             options=LibP2POptions.for_listen(
-                args.listen, announce=args.announce, run_id=args.run_id, coordinator_key=args.coordinator
+                args.listen, announce=args.announce, run_id=args.run_id, coordinator_key=args.coordinator,
+                reachable=True,  # the ticket says so
             ),
         )
         try:

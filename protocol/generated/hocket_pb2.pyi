@@ -594,3 +594,30 @@ class CoordinatorRecord(_message.Message):
     bootstrap_multiaddrs: _containers.RepeatedScalarFieldContainer[str]
     expires_ms: int
     def __init__(self, addresses: _Optional[_Iterable[str]] = ..., bootstrap_multiaddrs: _Optional[_Iterable[str]] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+
+class RelayHop(_message.Message):
+    __slots__ = ("type", "reservation", "status")
+    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        RESERVE: _ClassVar[RelayHop.Type]
+        CONNECT: _ClassVar[RelayHop.Type]
+        STATUS: _ClassVar[RelayHop.Type]
+    RESERVE: RelayHop.Type
+    CONNECT: RelayHop.Type
+    STATUS: RelayHop.Type
+    class Slot(_message.Message):
+        __slots__ = ("expire", "addrs", "voucher")
+        EXPIRE_FIELD_NUMBER: _ClassVar[int]
+        ADDRS_FIELD_NUMBER: _ClassVar[int]
+        VOUCHER_FIELD_NUMBER: _ClassVar[int]
+        expire: int
+        addrs: _containers.RepeatedScalarFieldContainer[bytes]
+        voucher: bytes
+        def __init__(self, expire: _Optional[int] = ..., addrs: _Optional[_Iterable[bytes]] = ..., voucher: _Optional[bytes] = ...) -> None: ...
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    RESERVATION_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    type: RelayHop.Type
+    reservation: RelayHop.Slot
+    status: int
+    def __init__(self, type: _Optional[_Union[RelayHop.Type, str]] = ..., reservation: _Optional[_Union[RelayHop.Slot, _Mapping]] = ..., status: _Optional[int] = ...) -> None: ...
