@@ -129,7 +129,11 @@ def test_peers_that_nobody_can_dial_call_each_other_through_the_relay(tmp_path: 
         assert [address.partition("/p2p-circuit/")[0] for address in relayed] == [ticket]
         port, peer_id = direct[0].split("/")[4], direct[0].rpartition("/")[2]
         assert caller.ask([*direct, f"/ip4/10.99.1.2/tcp/{port}/p2p/{peer_id}"]) in (Code.PEER_UNREACHABLE, Code.PEER_SILENT)
-        assert caller.ask(addresses) == 0
+        answers = [caller.ask(addresses)]
+        while answers[-1] != 0 and len(answers) < 4:  # a caller tries again when a stream breaks
+            assert answers[-1] in (Code.STREAM_BROKEN, Code.PEER_UNREACHABLE)
+            answers.append(caller.ask(addresses))
+        assert answers[-1] == 0
         assert router.process.stdin is not None
         router.process.stdin.close()
         assert int(router.hear()) > 0  # what came to the router's own address in vain
