@@ -351,6 +351,7 @@ class Daemon:
             logger.warning("the libp2p daemon does not end; it is killed")
             self._p2p._child.kill()
         await self._watching
+        self._p2p._daemon_listen_maddr = self._p2p._client_listen_maddr = None  # or it removes them again when it is collected
         await asyncio.to_thread(self._sockets.remove)
 
 
