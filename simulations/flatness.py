@@ -72,18 +72,20 @@ def slope(samples: Sequence[tuple[float, float]]) -> float:
     return statistics.median(slopes) if slopes else 0.0
 
 
-def judge(samples: Sequence[tuple[float, float]], bound: Bound) -> Verdict | None:
+def judge(samples: Sequence[tuple[float, float]], bound: Bound, *, warm_up_s: float = 0.0) -> Verdict | None:
     """Whether a quantity is flat.
 
     Args:
         samples: (seconds, value), the earliest first.
+        warm_up_s: what is left out of the beginning is at least so long.
 
     Returns: None where too few samples are left after the warm-up to tell.
     """
     if not samples:
         return None
     begin, end = samples[0][0], samples[-1][0]
-    settled = [(at, value) for at, value in samples if at >= begin + WARM_UP_SHARE * (end - begin)]
+    from_s = begin + max(WARM_UP_SHARE * (end - begin), warm_up_s)
+    settled = [(at, value) for at, value in samples if at >= from_s]
     if len(settled) < MIN_SAMPLES or end <= begin:
         return None
     points = _thinned(settled)

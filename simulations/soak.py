@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 MANY_ROUNDS = 1_000_000
 """More than any soak has time for: the clock ends it."""
 
+WARM_UP_S = 300.0
+"""In which a process that has just come opens connections and fills its caches; a soak that is hardly longer cannot tell."""
+
 
 @dataclass(frozen=True)
 class SoakSettings:
@@ -105,9 +108,9 @@ class Sample:
 
 
 def take_samples(cluster: Cluster, at: float) -> list[Sample]:
-    """Look at every process of a cluster and at those that they started."""
+    """Look at every process that takes part in a cluster's run and at those that they started."""
     found = []
-    for child in cluster.children:
+    for child in [*([cluster.coordinator] if cluster.coordinator else []), *cluster.workers]:
         if not child.running:
             continue
         for pid in (child.pid, *descendants(child.pid)):
@@ -131,7 +134,7 @@ def by_process(samples: list[Sample]) -> dict[str, list[Sample]]:
     return found
 
 
-def verdicts(samples: list[Sample], *, lived_share: float = 0.5) -> list[dict[str, Any]]:
+def verdicts(samples: list[Sample], *, lived_share: float = 0.5, warm_up_s: float = 0.0) -> list[dict[str, Any]]:
     """Whether what each process held was flat, of those that lived for at least that share of the time.
 
     Returns: one entry for each process and quantity, those that are not flat first.
@@ -144,7 +147,7 @@ def verdicts(samples: list[Sample], *, lived_share: float = 0.5) -> list[dict[st
         if own[-1].at - own[0].at < lived_share * span_s:
             continue
         for quantity, bound in BOUNDS.items():
-            verdict = judge([(one.at, float(getattr(one, quantity))) for one in own], bound)
+            verdict = judge([(one.at, float(getattr(one, quantity))) for one in own], bound, warm_up_s=warm_up_s)
             if verdict is not None:
                 found.append({"process": process, "quantity": quantity, **asdict(verdict)})
     return sorted(found, key=lambda one: (one["flat"], one["process"], one["quantity"]))
@@ -217,7 +220,7 @@ async def run_soak(settings: SoakSettings, out: Path, show: Show) -> dict[str, A
                 show.status(status)
                 await asyncio.sleep(settings.poll_s)
             lost = acked_updates_lost(worker_logs(cluster.workers), manifests)
-    judged = verdicts(samples)
+    judged = verdicts(samples, warm_up_s=WARM_UP_S)
     report = {
         "hours": settings.hours,
         "rounds": len(status["rounds"]),

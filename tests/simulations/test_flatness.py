@@ -60,6 +60,13 @@ def test_too_few_samples_give_no_verdict() -> None:
     assert judge([(float(at), 1.0) for at in range(MIN_SAMPLES)], BOUND) is None
 
 
+def test_a_warm_up_in_seconds_is_left_out_as_well() -> None:
+    samples = [(float(at), min(at, 60) * 100.0) for at in range(100)]
+    early, late = judge(samples, BOUND), judge(samples, BOUND, warm_up_s=60.0)
+    assert early is not None and not early.flat and late is not None and late.flat
+    assert judge(samples, BOUND, warm_up_s=95.0) is None
+
+
 def test_what_shrinks_is_no_leak() -> None:
     verdict = judge([(float(at), 1e6 - 1000.0 * at) for at in range(100)], BOUNDS["memory_bytes"])
     assert verdict is not None and verdict.flat and verdict.growth < 0
