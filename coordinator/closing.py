@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from coordinator.leases import Fate, repeated_rows, unheld
+from coordinator.leases import due_again, repeated_rows
 from coordinator.measures import count_microbatches, count_round
 from coordinator.run import RunState
 
@@ -21,7 +21,7 @@ def closed(
 
     Returns:
         `counts`, see `measures.count_round`, with the microbatches of each stage and the rows that were trained twice; and
-        `due_again`, ids of the leases that were finished, but whose holders are gone without an update.
+        `due_again`, pairs of a finished lease whose rows must be trained once more, and the reason.
     """
     done = [lease for lease in state.leases.values() if lease.done_at is not None]
     counts = count_round(
@@ -29,14 +29,10 @@ def closed(
     )
     issued = [range(lease.first_microbatch_id, lease.first_microbatch_id + lease.microbatches) for lease in done]
     counts["microbatches"] = count_microbatches(state.updates.values(), issued)
-    fates = [
-        Fate(one.lease_id, one.range.rows, range(one.first_microbatch_id, one.first_microbatch_id + one.issued),
-             done=one.done_at is not None and one.frames > 0, returned=bool(one.returned))
-        for one in state.leases.values()
-    ]  # fmt: skip
+    fates = [state.fate(lease) for lease in state.leases.values()]
     held = {identifier for one in state.updates.values() if one.stage == 0 for identifier, _ in one.microbatches}
     counted = {identifier for one in state.updates.values() for identifier, _ in one.microbatches}
-    due_again = unheld(fates, held)
-    counts["repeated_rows"] = repeated_rows(fates, due_again, counted)
+    due = due_again(fates, held)
+    counts["repeated_rows"] = repeated_rows(fates, due, counted)
     counts["bytes"] = {**counts["bytes"], **bytes_sent}
-    return {"counts": counts, "due_again": due_again}
+    return {"counts": counts, "due_again": sorted(due.items())}

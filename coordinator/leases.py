@@ -113,32 +113,54 @@ def overdue(held: Sequence[Held], limit_s: float) -> list[tuple[int, str]]:
     return lost
 
 
+MOST_RETRIES = 2    # of a range whose microbatches fail at every replica, again and again
+
+
 @dataclass(frozen=True)
 class Fate:
     """What became of a lease by the end of its round.
 
     Args:
-        microbatches: ids that belong to it. done: its holder has finished it, with frames that count.
-        returned: its range was given back.
+        microbatches: ids that were issued for it. trained: of these, how many its holder says went all the way.
+        done: its holder has finished it. returned: its range was given back. retried: times that the range was due again because
+            of failures.
     """
 
     lease_id: int
     rows: int
     microbatches: range
+    trained: int
     done: bool
     returned: bool
+    retried: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether no microbatch of it failed. A lease of few rows is cut into fewer microbatches than were issued."""
+        return self.trained >= min(self.rows, len(self.microbatches))
 
 
-def unheld(fates: Sequence[Fate], held: Collection[int]) -> list[int]:
-    """Finished leases of which no update of stage 0 holds a microbatch: their holders died with it, so their rows are due again.
+def due_again(fates: Sequence[Fate], held: Collection[int]) -> dict[int, str]:
+    """Finished leases whose rows must be leased once more, with the reason.
+
+    Their holder died with its update, so that no update of stage 0 holds any of it; or some microbatch failed at every replica
+    that was tried, which is tried again a few times only: it may be the data's fault.
 
     Args:
         held: ids of the microbatches that the round's acknowledged updates of stage 0 count.
     """
-    return [one.lease_id for one in fates if one.done and not one.returned and not any(id in held for id in one.microbatches)]
+    due = {}
+    for one in fates:
+        if not one.done or one.returned:
+            continue
+        if one.trained and not any(id in held for id in one.microbatches):
+            due[one.lease_id] = "no update of stage 0 holds it"
+        elif not one.whole and one.retried < MOST_RETRIES:
+            due[one.lease_id] = "some of its microbatches failed"
+    return due
 
 
-def repeated_rows(fates: Sequence[Fate], due_again: Collection[int], counted: Collection[int]) -> int:
+def repeated_rows(fates: Sequence[Fate], due: Collection[int], counted: Collection[int]) -> int:
     """Rows that the round has trained although they were, or will be, trained by somebody else as well.
 
     They are the rows of leases whose range was given back, or is due again, and which were finished all the same or of which
@@ -146,10 +168,10 @@ def repeated_rows(fates: Sequence[Fate], due_again: Collection[int], counted: Co
     whole, so this is an upper bound.
 
     Args:
-        due_again: lease ids, as `unheld` names them. counted: ids of the microbatches that any update of the round counts.
+        due: lease ids, as `due_again` names them. counted: ids of the microbatches that any update of the round counts.
     """
     return sum(
         one.rows for one in fates
-        if (one.returned and (one.done or any(id in counted for id in one.microbatches)))
-        or (one.lease_id in due_again and any(id in counted for id in one.microbatches))
+        if (one.returned and ((one.done and one.trained) or any(id in counted for id in one.microbatches)))
+        or (one.lease_id in due and any(id in counted for id in one.microbatches))
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from coordinator.assignment import Role
 from coordinator.journal import Event
-from coordinator.leases import Cursor, Range
+from coordinator.leases import Cursor, Fate, Range
 from coordinator.rounds import Phase
 
 HISTORY = 64        # arrivals remembered for the adaptive deadlines
@@ -112,6 +112,7 @@ class RunState:
 
     cursor: Cursor = field(default_factory=Cursor)
     returned: list[Range] = field(default_factory=list)
+    retried: dict[Range, int] = field(default_factory=dict)
     next_lease_id: int = 1
     next_microbatch_id: int = 0
     leases: dict[int, Lease] = field(default_factory=dict)
@@ -168,6 +169,12 @@ class RunState:
     @property
     def outstanding(self) -> list[Lease]:
         return [lease for lease in self.leases.values() if lease.outstanding]
+
+    def fate(self, lease: Lease) -> Fate:
+        """A lease of this round, as the decision about its rows sees it."""
+        ids = range(lease.first_microbatch_id, lease.first_microbatch_id + lease.issued)
+        return Fate(lease.lease_id, lease.range.rows, ids, lease.microbatches, lease.done_at is not None, bool(lease.returned),
+                    self.retried.get(lease.range, 0))  # fmt: skip
 
     def is_ready(self, member: Member) -> bool:
         """Whether the member has loaded the base of this round."""
@@ -245,8 +252,7 @@ class RunState:
         elif self.phase is Phase.AGGREGATING:
             self.counts = data["counts"]
             self.bytes_sent |= data["counts"]["bytes"]
-            for lease_id in data.get("due_again", ()):
-                self._give_back(self.leases[lease_id], "no update of stage 0 holds it")
+            self._lease_again(data.get("due_again", ()))
         if self.phase is Phase.CLOSING:
             for lease in self.outstanding:
                 self._give_back(lease, "the round closes")
@@ -271,13 +277,13 @@ class RunState:
 
     def _lease_done(self, time: float, data: dict[str, Any]) -> None:
         lease = self.leases[data["lease_id"]]
+        lease.done_at, lease.frames, lease.microbatches = time, data["frames"], data["microbatches"]
         if not lease.returned:
             _remember(self.lease_s, time - max(lease.granted_at, self.started_at))
-        elif lease.range in self.returned:
+        elif lease.range in self.returned and self.fate(lease).whole:
             # Late, but nobody else has taken the range yet.
             self.returned.remove(lease.range)
             lease.returned = ""
-        lease.done_at, lease.frames, lease.microbatches = time, data["frames"], data["microbatches"]
 
     def _lease_returned(self, time: float, data: dict[str, Any]) -> None:
         self._give_back(self.leases[data["lease_id"]], data["reason"])
@@ -327,6 +333,18 @@ class RunState:
     def _give_back(self, lease: Lease, reason: str) -> None:
         lease.returned = reason
         self.returned.append(lease.range)
+
+    def _lease_again(self, due: list[tuple[int, str]]) -> None:
+        """Rows of finished leases go out once more; it is kept how often a range failed."""
+        fates = {lease_id: self.fate(lease) for lease_id, lease in self.leases.items()}
+        for lease_id, reason in due:
+            self._give_back(self.leases[lease_id], reason)
+        for lease_id, fate in fates.items():
+            span = self.leases[lease_id].range
+            if fate.done and fate.whole:
+                self.retried.pop(span, None)
+            elif lease_id in dict(due):
+                self.retried[span] = fate.retried + 1
 
     def _keep_report(self, data: dict[str, Any]) -> None:
         """What a replica had reported of this round before its assignment ended still counts."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.deadlines import deadline
-from coordinator.leases import Cursor, Fate, Held, Range, Sizes, next_range, overdue, repeated_rows, unheld
+from coordinator.leases import Cursor, Fate, Held, Range, Sizes, due_again, next_range, overdue, repeated_rows
 from coordinator.rounds import Facts, Phase, StageFacts, decide
 
 seconds = st.floats(min_value=0, max_value=1e6)
@@ -97,19 +97,30 @@ def test_leases_go_back_when_late_or_orphaned() -> None:
 
 def test_what_no_update_of_stage_0_holds_is_due_again_and_what_others_counted_of_it_is_a_repeat() -> None:
     fates = [
-        Fate(1, 10, range(0, 2), done=True, returned=False),   # held
-        Fate(2, 10, range(2, 4), done=True, returned=False),   # its holder died after it; stage 1 has it
-        Fate(3, 10, range(4, 6), done=True, returned=False),   # its holder died after it; nobody has it
-        Fate(4, 10, range(6, 8), done=False, returned=True),   # its holder died over it; stage 1 has a part
-        Fate(5, 10, range(8, 10), done=False, returned=True),  # its holder died over it; nobody has it
-        Fate(6, 10, range(10, 12), done=True, returned=True),  # late, after somebody else was given the range
-        Fate(7, 10, range(12, 14), done=False, returned=False),
+        Fate(1, 10, range(0, 2), 2, done=True, returned=False),    # held
+        Fate(2, 10, range(2, 4), 2, done=True, returned=False),    # its holder died after it; stage 1 has it
+        Fate(3, 10, range(4, 6), 2, done=True, returned=False),    # its holder died after it; nobody has it
+        Fate(4, 10, range(6, 8), 0, done=False, returned=True),    # its holder died over it; stage 1 has a part
+        Fate(5, 10, range(8, 10), 0, done=False, returned=True),   # its holder died over it; nobody has it
+        Fate(6, 10, range(10, 12), 2, done=True, returned=True),   # late, after somebody else was given the range
+        Fate(7, 10, range(12, 14), 0, done=False, returned=False),
+        Fate(8, 1, range(14, 16), 1, done=True, returned=False),   # one row is one microbatch
     ]  # fmt: skip
-    due = unheld(fates, {0})
-    assert due == [2, 3]
-    assert repeated_rows(fates, due, {0, 1, 3, 7, 10, 11}) == 10 + 10 + 10
+    due = due_again(fates, {0, 14})
+    assert list(due) == [2, 3] and all("stage 0" in reason for reason in due.values())
+    assert repeated_rows(fates, due, {0, 1, 3, 7, 10, 11, 14}) == 10 + 10 + 10
     assert repeated_rows(fates, due, set()) == 10
-    assert unheld(fates, {0, 2, 5}) == [] and repeated_rows(fates, [], {0, 1, 2, 3, 4, 5}) == 10
+    assert due_again(fates, {0, 2, 5, 14}) == {} and repeated_rows(fates, [], {0, 1, 2, 3, 4, 5, 14}) == 10
+
+
+@pytest.mark.parametrize("trained", [0, 1])
+def test_what_fails_is_due_again_a_few_times_only(trained: int) -> None:
+    def failed(retried: int) -> Fate:
+        return Fate(1, 10, range(0, 2), trained, done=True, returned=False, retried=retried)
+
+    held = {0} if trained else set()
+    assert [list(due_again([failed(retried)], held)) for retried in range(4)] == [[1], [1], [], []]
+    assert repeated_rows([failed(0)], [1], held) == 10 * trained
 
 
 # ---- rounds --------------------------------------------------------------------------------------------------------------

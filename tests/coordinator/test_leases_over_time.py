@@ -18,6 +18,7 @@ from common.faults import NO_FAULTS
 from coordinator.closing import closed
 from coordinator.core import Core
 from coordinator.journal import Journal
+from coordinator.leases import MOST_RETRIES
 from coordinator.rounds import Phase
 from coordinator.run import RunState
 from coordinator.run_config import RunConfig
@@ -47,6 +48,7 @@ class Holder:
     known_lease_id: int = 0
     held: list[pb.LeaseReply] = field(default_factory=list)
     trained: list[pb.LeaseReply] = field(default_factory=list)
+    failed: list[pb.LeaseReply] = field(default_factory=list)  # finished, but their second microbatch found nobody
 
 
 def positions(lease: pb.LeaseReply) -> list[Position]:
@@ -56,7 +58,8 @@ def positions(lease: pb.LeaseReply) -> list[Position]:
 class Leases(RuleBasedStateMachine):
     """Three replicas of stage 0, and one of stage 1 that works on whatever reaches it and never dies.
 
-    `published` counts how often each position is in a version by stage 0, `later` how often by stage 1.
+    `published` counts how often each position is in a version by stage 0, `later` how often by stage 1; `failed` how often a
+    round ended in which a part of its lease had failed, and `given_up` are those that are not tried again.
     """
 
     @initialize()
@@ -74,6 +77,8 @@ class Leases(RuleBasedStateMachine):
         self.reached_ids: list[int] = []
         self.published: Counter[Position] = Counter()
         self.later: Counter[Position] = Counter()
+        self.failed: Counter[Position] = Counter()
+        self.given_up: set[Position] = set()
         self.repeated = 0
         for member in (*HOLDERS, LATER):
             self.come(member)
@@ -117,9 +122,9 @@ class Leases(RuleBasedStateMachine):
             one.known_lease_id = reply.lease_id
             one.held.append(reply)
 
-    @rule(member=holders, half=st.booleans())
-    def train(self, member: str, half: bool) -> None:
-        """A replica works on a lease, and stage 1 with it; half: only the first microbatch of it for now."""
+    @rule(member=holders, half=st.booleans(), fails=st.booleans())
+    def train(self, member: str, half: bool, fails: bool = False) -> None:
+        """A replica works on a lease, and stage 1 with it; half: only the first microbatch for now; fails: only that at all."""
         if member not in self.memory:
             return
         if not self.memory[member].held:
@@ -130,9 +135,12 @@ class Leases(RuleBasedStateMachine):
         lease = one.held[0]
         if lease not in self.reached:
             self.reached.append(lease)
-        ids = range(lease.first_microbatch_id, lease.first_microbatch_id + (1 if half else 2))
+        fails = fails and lease.first_microbatch_id + 1 not in self.reached_ids
+        ids = range(lease.first_microbatch_id, lease.first_microbatch_id + (1 if half or fails else 2))
         self.reached_ids += [id for id in ids if id not in self.reached_ids]
-        if not half:
+        if fails:
+            one.failed.append(one.held.pop(0))
+        elif not half:
             one.trained.append(one.held.pop(0))
 
     @rule(member=holders)
@@ -142,8 +150,11 @@ class Leases(RuleBasedStateMachine):
             return
         known = self.core.state.members[member]
         report = pb.MemberReport(round=self.core.state.round, stage=0, generation=known.generation, pid=1)
-        for lease in self.memory[member].trained:
-            report.leases_done.add(lease_id=lease.lease_id, frames=100 * (lease.stop - lease.start), microbatches=2)
+        one = self.memory[member]
+        for lease in [*one.trained, *one.failed]:
+            whole = lease in one.trained
+            frames = (100 if whole else 50) * (lease.stop - lease.start)
+            report.leases_done.add(lease_id=lease.lease_id, frames=frames, microbatches=2 if whole else 1)
         self.core.take_report(known, report)
 
     @rule(number=st.integers(0, 5))
@@ -181,9 +192,10 @@ class Leases(RuleBasedStateMachine):
         for member in HOLDERS:
             self.tell(member)
         core.emit("phase", phase=Phase.CLOSING.value, reason="drawn")
-        updates = {member: one.trained for member, one in self.memory.items() if member not in silent and one.trained}
-        ids = {member: [id for one in leases for id in (one.first_microbatch_id, one.first_microbatch_id + 1)]
-               for member, leases in updates.items()}  # fmt: skip
+        updates = {member: one for member, one in self.memory.items()
+                   if member not in silent and (one.trained or one.failed)}  # fmt: skip
+        ids = {member: [id for lease in one.trained for id in (lease.first_microbatch_id, lease.first_microbatch_id + 1)]
+               + [lease.first_microbatch_id for lease in one.failed] for member, one in updates.items()}  # fmt: skip
         if later and self.reached_ids:
             ids[LATER] = self.reached_ids
         for member, counted in ids.items():
@@ -199,8 +211,14 @@ class Leases(RuleBasedStateMachine):
             self.repeated += result["counts"]["repeated_rows"]
             assert result["counts"]["repeated_rows"] <= sum(one.range.rows for one in state.leases.values())
             core.emit("phase", phase=Phase.AGGREGATING.value, reason="drawn", **result)
-            for leases in updates.values():
-                self.published.update(position for one in leases for position in positions(one))
+            due = dict(result["due_again"])
+            for one in updates.values():
+                self.published.update(position for lease in one.trained for position in positions(lease))
+                for lease in one.failed:
+                    self.failed.update(positions(lease))
+                    if lease.lease_id not in due and not state.leases[lease.lease_id].returned:
+                        self.given_up.update(positions(lease))
+            assert all(self.failed[position] > MOST_RETRIES for position in self.given_up)
             if LATER in ids:
                 self.later.update(position for one in self.reached for position in positions(one))
             version = state.version + 1
@@ -214,7 +232,7 @@ class Leases(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         """Every position that was handed out is in a version, is held by somebody in this round, or waits to be handed out."""
         state = self.core.state
-        somewhere = set(self.published)
+        somewhere = set(self.published) | self.given_up
         for span in [*state.returned, *(one.range for one in state.leases.values() if not one.returned)]:
             somewhere |= {(span.epoch, row) for row in range(span.start, span.stop)}
         for epoch in range(state.cursor.epoch + 1):
@@ -243,11 +261,11 @@ class Leases(RuleBasedStateMachine):
             self.repeats_are_counted()
             if self.core.state.cursor.epoch > until:
                 break
-        done = {position for position in self.published if position[0] < until}
+        done = {position for position in {*self.published, *self.given_up} if position[0] < until}
         self.journal.close()
         shutil.rmtree(self.folder)
         assert done == {(epoch, row) for epoch in range(until) for row in range(ROWS)}
 
 
-Leases.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Leases.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestLeases = Leases.TestCase
