@@ -122,8 +122,8 @@ class Fate:
 
     Args:
         microbatches: ids that were issued for it. trained: of these, how many its holder says went all the way.
-        done: its holder has finished it. returned: its range was given back. retried: times that the range was due again because
-            of failures.
+        done: its holder has finished it. returned: its range was given back. retried: times that the range was finished with
+            failures and was due again.
     """
 
     lease_id: int

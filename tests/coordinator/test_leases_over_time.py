@@ -58,8 +58,8 @@ def positions(lease: pb.LeaseReply) -> list[Position]:
 class Leases(RuleBasedStateMachine):
     """Three replicas of stage 0, and one of stage 1 that works on whatever reaches it and never dies.
 
-    `published` counts how often each position is in a version by stage 0, `later` how often by stage 1; `failed` how often a
-    round ended in which a part of its lease had failed, and `given_up` are those that are not tried again.
+    `published` counts how often each position is in a version by stage 0, `later` how often by stage 1; `failed` how often it was
+    due again after a part of its lease had failed, and `given_up` are those that are not due again.
     """
 
     @initialize()
@@ -210,15 +210,18 @@ class Leases(RuleBasedStateMachine):
             result = closed(state, core.reports.values(), core.bytes_sent)
             self.repeated += result["counts"]["repeated_rows"]
             assert result["counts"]["repeated_rows"] <= sum(one.range.rows for one in state.leases.values())
+            for lease_id, _ in result["due_again"]:
+                fate = state.fate(state.leases[lease_id])
+                span = state.leases[lease_id].range
+                self.failed.update((span.epoch, row) for row in range(span.start, span.stop) if not fate.whole)
             core.emit("phase", phase=Phase.AGGREGATING.value, reason="drawn", **result)
             due = dict(result["due_again"])
             for one in updates.values():
                 self.published.update(position for lease in one.trained for position in positions(lease))
                 for lease in one.failed:
-                    self.failed.update(positions(lease))
                     if lease.lease_id not in due and not state.leases[lease.lease_id].returned:
                         self.given_up.update(positions(lease))
-            assert all(self.failed[position] > MOST_RETRIES for position in self.given_up)
+            assert all(self.failed[position] >= MOST_RETRIES for position in self.given_up)
             if LATER in ids:
                 self.later.update(position for one in self.reached for position in positions(one))
             version = state.version + 1
