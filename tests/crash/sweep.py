@@ -21,6 +21,7 @@ import time
 import traceback
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
@@ -31,6 +32,11 @@ from scripted_run import MEMORY
 
 DISKS = {"full": errno.ENOSPC, "read-only": errno.EROFS}
 TRIALS = ("coordinator", "blocks", "writer", "keys")
+
+
+def say(record: dict[str, Any]) -> None:
+    """One line in one piece, since several jobs write at the same time."""
+    os.write(1, f"{json.dumps(record)}\n".encode())
 
 
 def make(what: str, folder: Path, given: argparse.Namespace) -> Trial:
@@ -50,13 +56,13 @@ def job(what: str, number: int, given: argparse.Namespace) -> int:
         chosen = sorted(random.Random(given.seed).sample(points, max(1, round(given.share * len(points)))))
         kinds = Counter(one.partition(":")[0] for one in trial.points)
         if number == 0:
-            print(json.dumps({"trial": what, "points": len(points), "chosen": len(chosen), "kinds": kinds}), flush=True)
+            say({"trial": what, "points": len(points), "chosen": len(chosen), "kinds": kinds})
         for point in chosen[number :: given.jobs]:
             began = time.monotonic()
             faults = trial.play(point, random.Random(f"{given.seed}/{point}"))
             bad += bool(faults)
             seconds = round(time.monotonic() - began, 3)
-            print(json.dumps({"point": point, "name": trial.points[point - 1], "seconds": seconds, "faults": faults}), flush=True)
+            say({"point": point, "name": trial.points[point - 1], "seconds": seconds, "faults": faults})
     return bad
 
 
@@ -87,7 +93,7 @@ def main() -> int:
         pids.append(pid)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     seconds = round(time.monotonic() - began, 1)
-    print(json.dumps({"trial": given.what, "passed": not any(statuses), "seconds": seconds}), flush=True)
+    say({"trial": given.what, "passed": not any(statuses), "seconds": seconds})
     return 1 if any(statuses) else 0
 
 
