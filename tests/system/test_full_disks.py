@@ -127,6 +127,7 @@ def test_a_worker_and_the_coordinator_go_on_after_room_was_made(out: Path) -> No
             await ended_with_one_line(worker)
             filler.unlink()
             await worker.start()
+            worker.tell(ticket)
 
             await until_open(cluster, ticket, 2)
             filler = fill(coordinator.state_dir)

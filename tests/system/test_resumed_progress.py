@@ -34,7 +34,7 @@ def test_workers_killed_after_a_saved_step_go_on_in_the_same_round(tmp_path: Pat
     at_first_save = "writer.replace.after:path=replica.safetensors:kill"
     plan = Plan(fault=tuple(InjectedFault(process=f"worker-{number}", line=at_first_save) for number in range(2)))
 
-    async def again(cluster: Cluster, number: int) -> None:
+    async def again(cluster: Cluster, ticket: str, number: int) -> None:
         """Wait for the worker to be killed, and start it without the fault."""
         worker = cluster.workers[number]
         assert worker.process is not None
@@ -43,6 +43,7 @@ def test_workers_killed_after_a_saved_step_go_on_in_the_same_round(tmp_path: Pat
         assert worker.killed_by_fault, worker.last_lines()
         worker.arguments = worker.arguments[: worker.arguments.index("--fault")]
         await worker.start()
+        worker.tell(ticket)
 
     async def run() -> None:
         write_dataset(work, tmp_path / "data")
@@ -51,7 +52,7 @@ def test_workers_killed_after_a_saved_step_go_on_in_the_same_round(tmp_path: Pat
             ticket = await cluster.start_coordinator(tmp_path / "run.toml")
             for _ in range(2):
                 await cluster.start_worker(ticket)
-            await asyncio.gather(*(again(cluster, number) for number in range(2)))
+            await asyncio.gather(*(again(cluster, ticket, number) for number in range(2)))
             status, _ = await follow(cluster, ticket, settings, Quiet())
             assert cluster.coordinator is not None
             manifests = read_manifests(cluster.coordinator.state_dir, status["rounds"], Ticket.decode(ticket).coordinator_key)
