@@ -1,4 +1,4 @@
-"""Deterministic fault injection: a process can be told to die, or to freeze, when it reaches a named point.
+"""Deterministic fault injection: a process can be told to die, to freeze, or to stop, when it reaches a named point.
 
 Code calls `faults.reach("node.submit.half", round=3)` at a point of interest. Without a plan that is one dictionary
 look-up. A plan is a list of lines `point[:key=value,...]:action`, given to a process by its command line; each line acts once.
@@ -17,7 +17,7 @@ from common.errors import Code, HocketError
 
 logger = logging.getLogger(__name__)
 
-ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Fault:
         """Read `point:action` or `point:key=value,key=value:action`; FAULT_PLAN_INVALID otherwise."""
         parts = line.strip().split(":")
         if len(parts) not in (2, 3) or parts[-1] not in ACTIONS or not parts[0]:
-            raise HocketError(Code.FAULT_PLAN_INVALID, f"{line!r} is not point[:key=value,...]:kill|stop")
+            raise HocketError(Code.FAULT_PLAN_INVALID, f"{line!r} is not point[:key=value,...]:kill|stop|term")
         where: list[tuple[str, str]] = []
         for pair in parts[1].split(",") if len(parts) == 3 else []:
             key, sign, value = pair.partition("=")

@@ -95,7 +95,8 @@ class Uploads:
             same = known.sha256 == head.sha256.hex() and known.generation == head.generation
             return _receipt(head, "" if same else "another update of yours was acknowledged before")
         fault = ""
-        if head.round != state.round or state.phase is not Phase.CLOSING:
+        taken = (Phase.OPEN, Phase.CLOSING) if head.leaving else (Phase.CLOSING,)
+        if head.round != state.round or state.phase not in taken:
             fault = f"round {state.round} is in phase {state.phase}; updates are taken while it is CLOSING"
         elif head.base_cid != state.base_cid:
             fault = "it starts from another base"

@@ -124,6 +124,7 @@ class Downstream:
         self._members = {entry.peer_id: entry for entry in context.next_replicas()}
         # Evaluation is routed by itself, so that it does not shift the shares of the inner steps.
         self._routers = {mode: Router(list(self._members), start=context.index) for mode in (pb.TRAIN, pb.EVAL)}
+        self._closing = False
         self.stats = DownstreamStats()
 
     def follow(self, context: RoundContext) -> None:
@@ -137,6 +138,10 @@ class Downstream:
                 self.stats.suspects.discard(peer)
         for router in self._routers.values():
             router.replace(list(self._members))
+
+    def close(self) -> None:
+        """From now on nobody new is waited for: a microbatch that no replica takes is given up."""
+        self._closing = True
 
     async def call(self, errand: Errand, step_input: StepInput, *, own_step: int) -> StepAnswer:
         """Send a microbatch to the next stage and await its gradient.
@@ -160,9 +165,11 @@ class Downstream:
                 raise self._failed(attempt, f"no try is left after {attempt.reason}")
             choice = router.choose(errand.share, now=now, avoid=attempt.tried)
             if choice.peer is None:
-                if now + choice.wait_s >= errand.deadline - HOP_MARGIN_S:
+                # Where a stage has nobody left, somebody may come: a standby, or a member that returns.
+                wait_s = LOOK_AGAIN_S if math.isinf(choice.wait_s) and not self._closing else choice.wait_s
+                if now + wait_s >= errand.deadline - HOP_MARGIN_S:
                     raise self._failed(attempt, choice.reason)
-                await asyncio.sleep(min(choice.wait_s, LOOK_AGAIN_S))
+                await asyncio.sleep(min(wait_s, LOOK_AGAIN_S))
                 continue
             budget_s = errand.deadline - HOP_MARGIN_S - now
             if budget_s <= 0:

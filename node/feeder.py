@@ -108,12 +108,21 @@ class Feeder:
         self._faults = faults
         self._view_changed = asyncio.Event()
         self._boundary = boundary
+        self._finishing = False
         self.totals = totals or FeederTotals()
 
     def follow(self, context: RoundContext) -> None:
         """The coordinator's view has changed: a lease may be had now."""
         self._context = context
         self._view_changed.set()
+
+    def finish(self) -> None:
+        """Take no further lease: `run` ends with the one that is worked on. What of it is lost goes back, and others train it."""
+        self._finishing = True
+        self._view_changed.set()
+
+    def _over(self) -> bool:
+        return self._finishing or self._replica.draining
 
     async def run(self) -> None:
         """Take leases and work on them, until cancelled or until the replica drains.
@@ -128,10 +137,12 @@ class Feeder:
             ahead = asyncio.ensure_future(self._take())
 
         try:
-            while not self._replica.draining:
+            while not self._over():
                 self._view_changed.clear()
                 prepared = await (ahead or asyncio.ensure_future(self._take()))
                 ahead = None
+                if self._over():
+                    return
                 if prepared is None:
                     if self._unreported:
                         continue  # asked before the lease that is finished now: the coordinator waits to hear of it
@@ -186,7 +197,7 @@ class Feeder:
         def back(_: asyncio.Future[int]) -> None:
             nonlocal left
             left -= 1
-            if left == 0 and not self._replica.draining:
+            if left == 0 and not self._over():
                 half_done()
 
         for one in passes:
@@ -194,6 +205,9 @@ class Feeder:
         results = await asyncio.gather(*passes)
         await self._replica.end_partial_step()
         counted = [frames for frames in results if frames]
+        if self._finishing and len(counted) < len(batches):
+            self._event("lease_handed_back", round=self._context.round, lease=lease.lease_id, microbatches=len(counted))
+            return
         self.totals.leases.append(pb.LeaseDone(lease_id=lease.lease_id, frames=sum(counted), microbatches=len(counted)))
         self._event(
             "lease_done",
@@ -249,7 +263,10 @@ class Feeder:
         except HocketError as error:
             if error.code is Code.CARRIER_FAILED:
                 raise
-            replica.ledger.give_up(identifier, lost=True)
+            replica.ledger.give_up(identifier, lost=not self._finishing)
+            if self._finishing:
+                logger.info("microbatch %d of round %d goes back with its lease: %s", identifier, context.round, error.line())
+                return 0
             logger.warning("microbatch %d of round %d is lost: %s", identifier, context.round, error.line())
             self._event("dropped", round=context.round, id=identifier, frames=batch.frames, reason=error.line())
             return 0

@@ -43,6 +43,8 @@ ANNOUNCE_EVERY_S = 20.0
 RETRY_S = 1.0
 LEAVE_S = 3.0
 LOOK_UP_S = 1.0
+HAND_OVER_S = 10.0
+FINISH_S = 5.0
 STOP_HEARD_S = 0.5
 _TRY_AGAIN = (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED, Code.PEER_SILENT, Code.PEER_UNREACHABLE, Code.STREAM_BROKEN)
 _WAIT_FOR_ANOTHER = (Code.MANIFEST_INVALID, Code.VERSION_ROLLED_BACK, Code.CHECKPOINT_INVALID, Code.NOT_FINITE, Code.CID_INVALID)
@@ -104,6 +106,8 @@ class Follower:
         self._announce_wanted = asyncio.Event()
         self._station: Station | None = None
         self._joined = False
+        self._stopping = False
+        self._handed_over = asyncio.Event()
         self._config: ModelConfig | None = None
         self._dataset_cid = ""
         self._dataset: DatasetManifest | None = None
@@ -146,7 +150,23 @@ class Follower:
         )
 
     async def _stopped(self, stop: asyncio.Event) -> None:
+        """Return once we are to stop and what is in hand has been handed over, or that has taken too long."""
         await stop.wait()
+        self._stopping = True
+        self._changed.set()
+        if self._station is None or not self._station.unsent:
+            return
+        logger.info("asked to stop: handing over what is in flight")
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                await self._handed_over.wait()
+        except TimeoutError:
+            logger.warning("what was in flight could not be handed over within %.0f s", HAND_OVER_S)
+
+    async def _hand_over(self) -> None:
+        if self._station is not None:
+            await self._station.hand_over(FINISH_S, lambda: self._view.phase in (pb.OPEN, pb.CLOSING))
+        self._handed_over.set()
 
     async def _carrier_failure(self, stop: asyncio.Event) -> None:
         failure = await self._carrier.wait_failed()
@@ -156,6 +176,7 @@ class Follower:
                 await stop.wait()
         except TimeoutError:
             raise failure from None
+        await self._handed_over.wait()
 
     async def _leave(self, stop: asyncio.Event) -> None:
         """Say good-bye, if it can be done quickly, and stop."""
@@ -244,6 +265,9 @@ class Follower:
             if self._station is not None:
                 for failure in self._station.failures():
                     raise failure
+            if self._stopping:
+                await self._hand_over()
+                return
             view = self._view
             if view.phase == pb.FINISHED:
                 logger.info("the run is finished")

@@ -23,12 +23,13 @@ from node.local_sgd import LocalStage
 from node.peers import AddressBook
 from node.progress import ProgressKeeper
 from node.replica import EventSink, Replica, RoundTotals, no_boundary
-from node.session import Session, file_digest
+from node.session import Session
 from node.stage_service import Serving, StageService
+from node.submission import Submission
 from node.wire import TRAIN_STEP_PROTOCOL, Losses
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
-from protocol.tensor_files import TensorInfo, write_tensors
+from protocol.tensor_files import TensorInfo
 from swarm.block_service import BLOCKS_PROTOCOL
 from swarm.carrier import Carrier
 from tts.stages import build_stage
@@ -95,7 +96,7 @@ class Station:
         self._wake = wake
         self._report_now = report_now
         self._faults = faults
-        self._update_path = state_dir / "update.safetensors"
+        self._submission = Submission(session, state_dir / "update.safetensors", event)
         self.progress = ProgressKeeper(state_dir / "progress", local, engine, event, faults=faults)
         self._opened: tuple[int, str] | None = None  # round and base that were served last
         self._leases = FeederTotals()
@@ -112,8 +113,9 @@ class Station:
         self.serving: Serving | None = None
         self._arrivals = Arrivals()
         self._feeder: Feeder | None = None
+        self._feeding: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._submitted_round = -1
+        self._submitted_round = self._sent_round = -1
         self._opened_for_training = False
         self._heldout: Losses | None = None
         self._evaluating = False
@@ -164,7 +166,7 @@ class Station:
         promoted, warm = self.standby, self._warm
         self.standby = self._warm = self._untouched = False
         self.generation = context.generation
-        self._heldout, self._opened_for_training, self._submitted_round = None, False, -1
+        self._heldout, self._opened_for_training, self._submitted_round, self._sent_round = None, False, -1, -1
         downstream = None
         if not context.is_last:
             self._arrivals.keep({entry.peer_id for entry in context.next_replicas()})
@@ -243,7 +245,7 @@ class Station:
             )
 
         self._feeder = self._make_feeder(reader, languages, lease)
-        self._begin(self._feeder.run())
+        self._feeding = self._begin(self._feeder.run())
 
     def _make_feeder(self, reader: Reader, languages: Sequence[str], lease: LeaseCall) -> Feeder:
         serving = self.serving
@@ -289,10 +291,11 @@ class Station:
         finally:
             self._evaluating = False
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._wake())
         self._tasks.append(task)
+        return task
 
     def failures(self) -> list[BaseException]:
         """What broke a feeder or an evaluation of this round; finished tasks are forgotten."""
@@ -311,6 +314,8 @@ class Station:
             return
         self._submitted_round = serving.context.round
         serving.replica.drain()
+        if serving.downstream is not None:
+            serving.downstream.close()
         grace_s = min(CLOSE_GRACE_S, serving.context.settings.step_deadline_s)
         if not await serving.replica.idle(grace_s):
             logger.warning(
@@ -321,43 +326,46 @@ class Station:
             self._service.break_off()
         await self._stop_tasks()
         await serving.replica.settled()
-        update = await serving.replica.close()
         busy_s, frames = self._engine.busy_s - self._before[0], serving.replica.totals.frames - self._before[1]
         if busy_s > 0 and frames:
             self.throughput = frames / busy_s
-        await asyncio.to_thread(write_tensors, self._update_path, update)
-        del update
-        try:
-            await self._submit(serving, wanted)
-        finally:
-            self._update_path.unlink(missing_ok=True)
+        await self._submission.send(serving, wanted)
+        self._sent_round = serving.context.round
 
-    async def _submit(self, serving: Serving, wanted: Callable[[], bool]) -> None:
-        context, replica = serving.context, serving.replica
-        size_bytes, sha256 = await asyncio.to_thread(file_digest, self._update_path)
-        head = pb.UpdateHead(
-            round=context.round,
-            base_cid=context.base_cid,
-            stage=context.stage,
-            generation=context.generation,
-            size_bytes=size_bytes,
-            sha256=sha256,
-            microbatches=[pb.CountedMicrobatch(id=identifier, frames=frames) for identifier, frames in replica.ledger.counted()],
-            inner_steps=replica.totals.inner_steps,
-            frames=replica.totals.frames,
-            duplicates=replica.ledger.duplicates,
-            dropped=replica.ledger.dropped,
+    @property
+    def unsent(self) -> bool:
+        """Whether this round has been trained in and its update is not sent, or is being sent."""
+        return self.serving is not None and self._opened_for_training and self._sent_round != self.serving.context.round
+
+    async def hand_over(self, grace_s: float, wanted: Callable[[], bool]) -> None:
+        """Leave in good order: finish what is in flight or hand it back, and send the update before the round closes.
+
+        Args:
+            grace_s: for what is in flight; what is not back by then is broken off, and its callers go elsewhere.
+            wanted: as in `close_round`.
+        """
+        serving = self.serving
+        if serving is None or not self.unsent or self._submitted_round == serving.context.round:
+            return
+        self._submitted_round = serving.context.round
+        deadline = time.monotonic() + grace_s
+        in_flight = serving.replica.in_flight
+        if self._feeder is not None and self._feeding is not None:
+            self._feeder.finish()
+            await asyncio.wait([self._feeding], timeout=grace_s)
+        serving.replica.drain()
+        if serving.downstream is not None:
+            serving.downstream.close()
+        if not await serving.replica.idle(max(0.0, deadline - time.monotonic())):
+            self._service.break_off()
+        await self._stop_tasks()
+        await serving.replica.settled()
+        await self._report_now()
+        submitted = bool(serving.replica.ledger.counted()) and await self._submission.send(serving, wanted, leaving=True)
+        self._sent_round = serving.context.round
+        self._event(
+            "drained", round=serving.context.round, stage=serving.context.stage, in_flight=in_flight, submitted=submitted
         )
-        receipt = await self._session.persist(
-            "submit_update", lambda: self._session.submit(head, self._update_path), while_=wanted
-        )
-        if receipt is None:
-            logger.warning("the update of round %d was not sent: the run has gone on", context.round)
-        elif receipt.accepted:
-            self._event("update_acked", round=context.round, stage=context.stage, sha256=sha256.hex(), frames=head.frames)
-        else:
-            logger.warning("the update of round %d is refused: %s", context.round, receipt.reason)
-            self._event("update_refused", round=context.round, stage=context.stage, sha256=sha256.hex(), reason=receipt.reason)
 
     async def _stop_tasks(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -373,7 +381,7 @@ class Station:
         if self.serving is not None:
             self.serving.replica.drain()
             await self.serving.replica.settled()
-        self._feeder = None
+        self._feeder = self._feeding = None
         self.serving = None
 
     async def close(self) -> None:

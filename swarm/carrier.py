@@ -16,7 +16,7 @@ from common.errors import Code, HocketError
 
 MEBIBYTE = 1 << 20
 DEFAULT_MAX_ANSWER_BYTES = 256 * MEBIBYTE
-WAITING_EVERY_S = 0.5
+WAITING_EVERY_S = 0.25
 
 Part = bytes | bytearray | memoryview
 
@@ -136,7 +136,7 @@ class Carrier(ABC):
             peer: its address, or the id of a peer that is connected or can be found.
             protocol: name of the service, such as `hocket/blocks/1`.
             request: is read, not copied: leave its parts alone until the call returns.
-            silence_s: the longest time without any frame from the peer, which sends one every 0.5 s while it works.
+            silence_s: the longest time without any frame from the peer, which sends one every 0.25 s while it works.
             deadline_s: the longest time for the whole call.
             max_answer_bytes: limit of the answer's head and body; a larger one is refused before it is allocated.
             heard: is told of each frame how many seconds after the one before it came; of the first, after the request began

@@ -1,7 +1,7 @@
 """One call after another over one kept-open byte stream: the caller's side and the server's side of it.
 
 Both carriers use this; they differ only in where the bytes go. A stream carries one call at a time. While the server reads
-a request and while its handler runs, it sends a WAITING frame every half second, so the caller judges its peer by
+a request and while its handler runs, it sends a WAITING frame every quarter of a second, so the caller judges its peer by
 silence alone, however long the work takes. The caller gives a call up by closing the stream.
 """
 

@@ -394,7 +394,7 @@ class StatusReply(_message.Message):
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
 class UpdateHead(_message.Message):
-    __slots__ = ("round", "base_cid", "stage", "generation", "size_bytes", "sha256", "microbatches", "inner_steps", "frames", "duplicates", "dropped")
+    __slots__ = ("round", "base_cid", "stage", "generation", "size_bytes", "sha256", "microbatches", "inner_steps", "frames", "duplicates", "dropped", "leaving")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_CID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -406,6 +406,7 @@ class UpdateHead(_message.Message):
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     round: int
     base_cid: str
     stage: int
@@ -417,7 +418,8 @@ class UpdateHead(_message.Message):
     frames: int
     duplicates: int
     dropped: int
-    def __init__(self, round: _Optional[int] = ..., base_cid: _Optional[str] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., microbatches: _Optional[_Iterable[_Union[CountedMicrobatch, _Mapping]]] = ..., inner_steps: _Optional[int] = ..., frames: _Optional[int] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
+    leaving: bool
+    def __init__(self, round: _Optional[int] = ..., base_cid: _Optional[str] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., microbatches: _Optional[_Iterable[_Union[CountedMicrobatch, _Mapping]]] = ..., inner_steps: _Optional[int] = ..., frames: _Optional[int] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
 
 class UpdateEnd(_message.Message):
     __slots__ = ("chunks", "bytes")

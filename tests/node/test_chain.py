@@ -196,17 +196,77 @@ def test_a_draining_replica_takes_nothing_and_the_other_does_all(harness: Module
     assert not chain.named("suspected") and not chain.named("dropped")
 
 
-def test_when_every_replica_drains_the_feeder_hears_of_it_at_once(harness: ModuleType) -> None:
+def test_when_every_replica_drains_and_the_round_closes_the_feeder_hears_of_it_at_once(harness: ModuleType) -> None:
     chain = harness.Chain(2, [1, 2], leases=harness.Leases(1), step_deadline_s=60.0)
 
     async def body(chain: Any) -> None:
         for node in chain.at(1):
             node.replica.drain()
+        chain.at(0)[0].downstream.close()
         async with asyncio.timeout(5):
             await chain.work()
 
     harness.run_chain(chain, body)
     assert len(chain.named("dropped")) == 4 and all("draining" in event["reason"] for event in chain.named("dropped"))
+
+
+def test_a_stage_whose_last_replica_leaves_is_waited_for(harness: ModuleType) -> None:
+    """The microbatches wait at their sender until somebody takes the place; none is dropped."""
+    chain = harness.Chain(2, [1, 2], leases=harness.Leases(1), step_deadline_s=60.0)
+    first, (leaver, successor) = chain.at(0)[0], chain.at(1)
+
+    async def body(chain: Any) -> None:
+        def without(peer_id: str) -> Any:
+            roster = pb.Roster(run_id=chain.roster.run_id, round=1)
+            roster.entries.extend(entry for entry in chain.roster.entries if entry.peer_id != peer_id)
+            return dataclasses.replace(first.context, roster=RosterView(roster))
+
+        first.downstream.follow(without(successor.peer_id))
+        leaver.replica.drain()
+        working = asyncio.create_task(chain.work())
+        while not first.downstream._routers[pb.TRAIN]._replicas[leaver.peer_id].drained:
+            await asyncio.sleep(0)
+        first.downstream.follow(without(leaver.peer_id))
+        await asyncio.wait_for(working, 20.0)
+
+    harness.run_chain(chain, body)
+    assert chain.named("dropped") == [] and chain.counted(0) == [0, 1, 2, 3]
+    assert [identifier for identifier, _ in successor.replica.ledger.counted()] == [0, 1, 2, 3]
+
+
+def test_a_feeder_that_is_to_finish_ends_its_lease_and_takes_no_other(harness: ModuleType) -> None:
+    chain = harness.Chain(2, leases=harness.Leases(5))
+    first = chain.at(0)[0]
+
+    async def body(chain: Any) -> None:
+        running = asyncio.create_task(first.feeder.run())
+        while not chain.at(1)[0].replica.ledger.counted():
+            await asyncio.sleep(0)
+        first.feeder.finish()
+        await asyncio.wait_for(running, 20.0)
+
+    harness.run_chain(chain, body)
+    (done,) = first.feeder.totals.leases
+    assert (done.lease_id, done.microbatches) == (0, 4)
+    assert chain.counted(0) == [0, 1, 2, 3] == chain.counted(1) and chain.named("dropped") == []
+
+
+def test_a_lease_that_cannot_be_finished_goes_back_whole(harness: ModuleType) -> None:
+    chain = harness.Chain(2, leases=harness.Leases(5), step_deadline_s=60.0)
+    first = chain.at(0)[0]
+
+    async def body(chain: Any) -> None:
+        chain.at(1)[0].replica.drain()
+        running = asyncio.create_task(first.feeder.run())
+        while not first.replica.in_flight:
+            await asyncio.sleep(0)
+        first.feeder.finish()
+        first.downstream.close()
+        await asyncio.wait_for(running, 20.0)
+
+    harness.run_chain(chain, body)
+    assert first.feeder.totals.leases == [] and len(chain.named("lease_handed_back")) == 1
+    assert chain.named("dropped") == [] and first.replica.ledger.dropped == 0
 
 
 @pytest.mark.parametrize("stages", [2, 3])

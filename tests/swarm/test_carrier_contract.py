@@ -236,7 +236,7 @@ def test_a_working_peer_is_not_silent(world: World) -> None:
         try:
             answer = await world.client.call(world.server.address, "slow", Message(b"x"), silence_s=0.5, deadline_s=20)
         finally:
-            world.server.waiting_every_s = 0.5
+            world.server.waiting_every_s = WAITING_EVERY_S
         assert answer.head == b"x"
 
     world.run(work())
@@ -260,7 +260,7 @@ def test_silence_ends_the_call_and_the_handler(world: World) -> None:
                 world.client.call(world.server.address, "mute", Message(b"x"), silence_s=0.4, deadline_s=20)
             )
         finally:
-            world.server.waiting_every_s = 0.5
+            world.server.waiting_every_s = WAITING_EVERY_S
         assert code is Code.PEER_SILENT
         assert 0.4 <= after_s < 5
         await asyncio.wait_for(cancelled.wait(), 10)
@@ -281,7 +281,7 @@ def test_deadline_ends_a_call_that_is_not_silent(world: World) -> None:
             with pytest.raises(HocketError, match="deadline") as caught:
                 await world.client.call(world.server.address, "never", Message(b"x"), silence_s=0.4, deadline_s=1.0)
         finally:
-            world.server.waiting_every_s = 0.5
+            world.server.waiting_every_s = WAITING_EVERY_S
         assert caught.value.code is Code.PEER_SILENT
         assert 1.0 <= time.monotonic() - start < 5
 

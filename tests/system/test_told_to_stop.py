@@ -14,6 +14,10 @@ import pytest
 
 from benchmarks.cluster_row import write_dataset
 from benchmarks.workload import Workload
+from common.log import read_events
+from simulations.plan import InjectedFault, Plan
+from simulations.progress import Quiet
+from simulations.simulate import SimulationSettings, run_simulation, run_to_the_end
 from simulations.usage import descendants
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
@@ -39,6 +43,36 @@ def test_a_benchmark_ends_what_it_measures() -> None:
         assert process.poll() is None
         time.sleep(0.05)  # no event tells of a grandchild's start
     assert _left_after(process, signal.SIGTERM, at_least=2) == []
+
+
+def test_workers_that_are_told_to_stop_within_a_round_hand_over_and_lose_nothing(tmp_path: Path) -> None:
+    """Of each stage one of two replicas gets SIGTERM half-way through round 2; the run goes on with the others."""
+    point = "node.forward.before:round=2"
+    lines = {0: f"{point},stage=0,microbatch=45:term", 1: f"{point},stage=1,microbatch=48:term"}
+    faults = tuple(InjectedFault(process=f"worker-{number}", line=lines[number % 2]) for number in range(4))
+    settings = SimulationSettings(
+        stages=2, replicas=2, rounds=3, inner_steps=4, frames_per_inner_step=8 * 142, time_limit_s=150.0, one_by_one=True,
+        data=write_dataset(Workload("test", 4, 2, 16), tmp_path / "data"), plan=Plan(fault=faults),
+        extra={"rounds": {"evaluate": False}, "membership": {"silence_s": 15.0}},
+    )  # fmt: skip
+    out = tmp_path / "run"
+    out.mkdir()
+    report = run_to_the_end(run_simulation(settings, out, Quiet()))
+    events = {f"worker-{number}": list(read_events(out / f"worker-{number}" / "events.jsonl")) for number in range(4)}
+    named = {name: [event["event"] for event in each] for name, each in events.items()}
+    left = [name for name in named if "drained" in named[name]]
+    assert sorted(int(name[-1]) % 2 for name in left) == [0, 1], "one of each stage has left"
+    for name in left:
+        (drained,) = (event for event in events[name] if event["event"] == "drained")
+        (acked,) = (event for event in events[name] if event["event"] == "update_acked" and event["round"] == 2)
+        assert drained["round"] == 2 and drained["submitted"] and acked["frames"] > 0
+        assert named[name][-1] == "stopped"
+    assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3]
+    assert report["acked_updates"] == 4 + 4 + 2 and report["acked_updates_lost"] == 0
+    assert report["dropped_microbatches"] == 0 == report["false_suspicions"]
+    (second,) = (entry for entry in report["rounds"] if entry["round"] == 2)
+    assert second["frames"] == second["target_frames"]
+    assert all(stage["n"] == 2 for stage in second["stages"])
 
 
 def _left_after(process: subprocess.Popen[str], number: int, *, at_least: int) -> list[int]:
