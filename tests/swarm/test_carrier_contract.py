@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from common.errors import Code, HocketError
-from swarm.carrier import Message, PeerAddress, PeerRefused
+from swarm.carrier import WAITING_EVERY_S, Message, PeerAddress, PeerRefused
 from swarm.frames import MAX_HEAD_BYTES, encode
 from swarm.libp2p import LibP2PCarrier
 from swarm.memory import MemoryCarrier, MemoryNetwork
