@@ -21,6 +21,7 @@ from common.errors import Code, HocketError
 from node.arrivals import Arrivals
 from node.callees import Callees
 from node.context import RoundContext
+from node.pace import Pace
 from node.peers import AddressBook
 from node.replica import EventSink, Refused
 from node.router import Router
@@ -100,7 +101,7 @@ class Downstream:
     Args:
         carrier, key: ours. context: of the round. book: of addresses.
         event: writes to the worker's event log.
-        arrivals: what is known of the next stage's replicas from earlier rounds.
+        arrivals, pace: what is known of the next stage's replicas from earlier rounds.
         poke: makes the worker report soon: the coordinator should hear of a suspicion at once.
     """
 
@@ -113,6 +114,7 @@ class Downstream:
         event: EventSink,
         *,
         arrivals: Arrivals | None = None,
+        pace: Pace | None = None,
         poke: Callable[[], None] = lambda: None,
     ) -> None:
         self._callees = Callees(carrier, arrivals or Arrivals())
@@ -123,7 +125,8 @@ class Downstream:
         self._event = event
         self._members = {entry.peer_id: entry for entry in context.next_replicas()}
         # Evaluation is routed by itself, so that it does not shift the shares of the inner steps.
-        self._routers = {mode: Router(list(self._members), start=context.index) for mode in (pb.TRAIN, pb.EVAL)}
+        paces = {pb.TRAIN: pace or Pace(), pb.EVAL: Pace()}
+        self._routers = {mode: Router(list(self._members), start=context.index, pace=paces[mode]) for mode in paces}
         self._closing = False
         self.stats = DownstreamStats()
 
@@ -181,7 +184,7 @@ class Downstream:
             request.tensors.extend(tensor.head for tensor in tensors)
             answer = await self._try(errand, entry, request, [tensor.data for tensor in tensors], step_input, attempt, budget_s)
             if answer is not None:
-                router.succeeded(choice.peer)
+                router.answered(choice.peer, errand.share, sent=now, now=loop.time())
                 self.stats.suspects.discard(choice.peer)
                 self._note_recovery(errand, choice.peer, attempt)
                 return replace(answer, attempts_used=answer.attempts_used + attempt.spent)

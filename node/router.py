@@ -1,8 +1,10 @@
-"""Chooses the replica of the next stage for each microbatch: balanced, and away from replicas that fail.
+"""Chooses the replica of the next stage for each microbatch: the one that will have finished its part of the step first.
 
 Random picks starve replicas of their share of an inner step. The rule here is the opposite: within each inner step
-of the sender, the replica with the smallest assigned share gets the next microbatch; ties are broken in a rotation
-that starts at the sender's own index and moves on with every step, so that several senders do not all begin with
+of the sender, the next microbatch goes to the replica that is predicted to have finished soonest what it has been given in this
+step and this microbatch besides, by the pace at which it has answered before. Replicas that count as equally fast so get
+equal shares; one half as fast gets half a share, and one that is new counts as the fastest until it is known. Ties are broken
+in a rotation that starts at the sender's own index and moves on with every step, so that several senders do not all begin with
 the same replica. What one step left uneven is carried into the next, at most one microbatch deep, so a replica that
 comes back is not flooded.
 
@@ -17,6 +19,8 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+
+from node.pace import Pace
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Choice:
 
 @dataclass
 class _Replica:
+    """`level`: what it has been given in this inner step, in inner steps of the fastest replica's time."""
+
     level: Fraction = Fraction(0)
     failures: int = 0
     retry_at: float = -math.inf
@@ -53,6 +59,7 @@ class Router:
         back_off_s: how long a replica is left alone after its first failure; doubled with each further one.
         back_off_limit_s: upper bound of that.
         busy_s: how long a replica that answered BUSY is left alone.
+        pace: what the sender has seen of the replicas before.
     """
 
     def __init__(
@@ -63,7 +70,9 @@ class Router:
         back_off_s: float = 2.0,
         back_off_limit_s: float = 30.0,
         busy_s: float = 0.1,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace or Pace()
         self._start = start
         self._back_off_s = back_off_s
         self._back_off_limit_s = back_off_limit_s
@@ -110,15 +119,25 @@ class Router:
         fresh = [peer for peer in ready if peer not in avoid]
         order = {peer: index for index, peer in enumerate(self._replicas)}
         turn = self._start + self._step
-        chosen = min(fresh or ready, key=lambda peer: (self._replicas[peer].level, (order[peer] - turn) % len(order)))
+        slowness = self._pace.slowness(self._replicas)
+        finish = {peer: self._replicas[peer].level + share * slowness[peer] for peer in fresh or ready}
+        chosen = min(finish, key=lambda peer: (finish[peer], (order[peer] - turn) % len(order)))
         probed = self._replicas[chosen]
         if probed.failures:
             # One microbatch finds out whether it is back; the others do not wait for its silence again.
             probed.retry_at, probed.probe = now + self._back_off_s * 2.0**probed.failures, True
-        reason = "smallest assigned share of this inner step" if fresh else "all others have been tried or cannot be"
-        self._replicas[chosen].level += share
-        self._largest = max(self._largest, share)
+        reason = f"first to finish, at pace {slowness[chosen]}" if fresh else "all others have been tried or cannot be"
+        self._replicas[chosen].level = finish[chosen]
+        self._largest = max(self._largest, share * slowness[chosen])
         return Choice(chosen, reason)
+
+    def answered(self, peer: str, share: Fraction, *, sent: float, now: float) -> None:
+        """The replica answered a microbatch of training: its failures are forgotten, its pace is remembered."""
+        self._pace.answered(peer, share, sent=sent, now=now)
+        self.succeeded(peer)
+
+    def _give_back(self, replica: _Replica, peer: str, share: Fraction) -> None:
+        replica.level = max(Fraction(0), replica.level - share * self._pace.slowness(self._replicas)[peer])
 
     def succeeded(self, peer: str) -> None:
         """The replica answered: its failures are forgotten."""
@@ -134,7 +153,7 @@ class Router:
         if peer not in self._replicas:
             return 0.0
         replica = self._replicas[peer]
-        replica.level = max(Fraction(0), replica.level - share)
+        self._give_back(replica, peer, share)
         if replica.failures and now < replica.retry_at and not replica.probe:
             return replica.retry_at - now
         back_off_s = min(self._back_off_limit_s, self._back_off_s * 2.0**replica.failures)
@@ -150,7 +169,7 @@ class Router:
         """
         if peer in self._replicas:
             replica = self._replicas[peer]
-            replica.level = max(Fraction(0), replica.level - share)
+            self._give_back(replica, peer, share)
             until = now + (self._busy_s if pause_s is None else pause_s)
             if replica.probe:  # it answers again
                 replica.failures, replica.retry_at, replica.probe = 0, -math.inf, False
@@ -160,5 +179,5 @@ class Router:
     def drained(self, peer: str, share: Fraction) -> None:
         """The replica closes its round: it takes nothing more before the next one."""
         if peer in self._replicas:
-            self._replicas[peer].level = max(Fraction(0), self._replicas[peer].level - share)
+            self._give_back(self._replicas[peer], peer, share)
             self._replicas[peer].drained = True

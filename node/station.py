@@ -21,6 +21,7 @@ from node.downstream import Downstream
 from node.engine import Engine, Priority
 from node.feeder import Feeder, FeederTotals, Reader
 from node.local_sgd import LocalStage
+from node.pace import Pace
 from node.peers import AddressBook
 from node.progress import ProgressKeeper
 from node.replica import EventSink, Replica, RoundTotals, no_boundary
@@ -112,7 +113,7 @@ class Station:
         self._untouched = False  # by training, since the base was adopted
         self._warm = False  # standing by on the adopted base
         self.serving: Serving | None = None
-        self._arrivals = Arrivals()
+        self._arrivals, self._pace = Arrivals(), Pace()
         self._feeder: Feeder | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -170,10 +171,12 @@ class Station:
         self._heldout, self._opened_for_training, self._submitted_round, self._sent_round = None, False, -1, -1
         downstream = None
         if not context.is_last:
-            self._arrivals.keep({entry.peer_id for entry in context.next_replicas()})
+            for known in (self._arrivals, self._pace):
+                known.keep({entry.peer_id for entry in context.next_replicas()})
             downstream = Downstream(
-                self._carrier, self._key, context, self._book, self._event, arrivals=self._arrivals, poke=self._poke
-            )
+                self._carrier, self._key, context, self._book, self._event,
+                arrivals=self._arrivals, pace=self._pace, poke=self._poke,
+            )  # fmt: skip
             self._book.refresh_soon(context.stage + 1)
             if not warm:  # others wait for a promoted standby; it looked the addresses up while it stood by
                 peers = [entry.peer_id for entry in context.next_replicas()]
