@@ -90,6 +90,7 @@ class Router:
         """Follow a new roster: replicas that stay keep their state, new ones start level with the least loaded."""
         level = min((replica.level for replica in self._replicas.values()), default=Fraction(0))
         self._replicas = {peer: self._replicas.get(peer) or _Replica(level) for peer in replicas}
+        self._slowness = self._pace.slowness(self._replicas)
 
     def begin_step(self, step: int) -> None:
         """A new inner step of the sender: start level again, but for at most one microbatch of imbalance carried over."""
@@ -100,6 +101,7 @@ class Router:
         for replica in self._replicas.values():
             replica.level = min(replica.level - lowest, self._largest)
         self._largest = Fraction(0)
+        self._slowness = self._pace.slowness(self._replicas)  # the same for the whole step
 
     def choose(self, share: Fraction, *, now: float, avoid: Collection[str] = ()) -> Choice:
         """Assign a microbatch.
@@ -119,16 +121,15 @@ class Router:
         fresh = [peer for peer in ready if peer not in avoid]
         order = {peer: index for index, peer in enumerate(self._replicas)}
         turn = self._start + self._step
-        slowness = self._pace.slowness(self._replicas)
-        finish = {peer: self._replicas[peer].level + share * slowness[peer] for peer in fresh or ready}
+        finish = {peer: self._replicas[peer].level + share * self._slowness[peer] for peer in fresh or ready}
         chosen = min(finish, key=lambda peer: (finish[peer], (order[peer] - turn) % len(order)))
         probed = self._replicas[chosen]
         if probed.failures:
             # One microbatch finds out whether it is back; the others do not wait for its silence again.
             probed.retry_at, probed.probe = now + self._back_off_s * 2.0**probed.failures, True
-        reason = f"first to finish, at pace {slowness[chosen]}" if fresh else "all others have been tried or cannot be"
+        reason = f"first to finish, at pace {self._slowness[chosen]}" if fresh else "all others have been tried or cannot be"
         self._replicas[chosen].level = finish[chosen]
-        self._largest = max(self._largest, share * slowness[chosen])
+        self._largest = max(self._largest, share * self._slowness[chosen])
         return Choice(chosen, reason)
 
     def answered(self, peer: str, share: Fraction, *, sent: float, now: float) -> None:
@@ -137,7 +138,7 @@ class Router:
         self.succeeded(peer)
 
     def _give_back(self, replica: _Replica, peer: str, share: Fraction) -> None:
-        replica.level = max(Fraction(0), replica.level - share * self._pace.slowness(self._replicas)[peer])
+        replica.level = max(Fraction(0), replica.level - share * self._slowness[peer])
 
     def succeeded(self, peer: str) -> None:
         """The replica answered: its failures are forgotten."""
