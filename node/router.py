@@ -121,15 +121,17 @@ class Router:
         fresh = [peer for peer in ready if peer not in avoid]
         order = {peer: index for index, peer in enumerate(self._replicas)}
         turn = self._start + self._step
-        finish = {peer: self._replicas[peer].level + share * self._slowness[peer] for peer in fresh or ready}
+        cost = {peer: share if slowness == 1 else share * slowness for peer, slowness in self._slowness.items()}
+        even = len({*cost.values()}) == 1  # then the smallest share is the first to be finished
+        finish = {peer: self._replicas[peer].level + (0 if even else cost[peer]) for peer in fresh or ready}
         chosen = min(finish, key=lambda peer: (finish[peer], (order[peer] - turn) % len(order)))
         probed = self._replicas[chosen]
         if probed.failures:
             # One microbatch finds out whether it is back; the others do not wait for its silence again.
             probed.retry_at, probed.probe = now + self._back_off_s * 2.0**probed.failures, True
         reason = f"first to finish, at pace {self._slowness[chosen]}" if fresh else "all others have been tried or cannot be"
-        self._replicas[chosen].level = finish[chosen]
-        self._largest = max(self._largest, share * self._slowness[chosen])
+        self._replicas[chosen].level += cost[chosen]
+        self._largest = max(self._largest, cost[chosen])
         return Choice(chosen, reason)
 
     def answered(self, peer: str, share: Fraction, *, sent: float, now: float) -> None:

@@ -218,13 +218,14 @@ class VirtualRun:
         one.done.append(pb.LeaseDone(lease_id=one.lease.lease_id, frames=300, microbatches=2))
         one.lease = None
 
-    async def submit(self, one: Scripted, stage: int) -> pb.UpdateReceipt:
+    async def submit(self, one: Scripted, stage: int, *, leaving: bool = False) -> pb.UpdateReceipt:
         draw = np.random.default_rng(self.draw.randrange(1 << 30))
         data = b"".join(bytes(part) for part in file_parts({"w": draw.standard_normal((2, 3)).astype(np.float32)}))
         head = pb.UpdateHead(
             round=one.round, base_cid=self.core.state.base_cid, stage=stage, generation=one.generation, size_bytes=len(data),
             sha256=hashlib.sha256(data).digest(), frames=sum(one.microbatches.values()),
             microbatches=[pb.CountedMicrobatch(id=key, frames=value) for key, value in one.microbatches.items()],
+            leaving=leaving,
         )  # fmt: skip
 
         async def chunks() -> AsyncIterator[pb.UpdateChunk]:
