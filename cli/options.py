@@ -15,7 +15,7 @@ from common.errors import Code, HocketError
 from common.faults import Fault, Faults
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for a script instead of lines for a person.")]
-FaultLines = Annotated[list[str] | None, typer.Option("--fault", hidden=True, help="point[:key=value,...]:kill|stop|term")]
+FaultLines = Annotated[list[str] | None, typer.Option("--fault", hidden=True, help="point[:key=value,...]:kill|stop|term|fail")]
 
 TicketFrom = Annotated[
     str | None,

@@ -64,6 +64,7 @@ class Code(IntEnum):
     TENSOR_INVALID = 314
     IPFS_UNREACHABLE = 315
     IPFS_REFUSED = 316
+    DEVICE_FAILED = 317
 
     STATE_UNREADABLE = 401
     DISK_FULL = 402
@@ -191,6 +192,9 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.IPFS_REFUSED: ErrorSpec(
         "an IPFS node, gateway or pinning service refused a request", "read what it said, named here", EXIT_NETWORK
+    ),
+    Code.DEVICE_FAILED: ErrorSpec(
+        "the compute device failed", "check its memory and its driver, and start the command again", EXIT_RESOURCES
     ),
     Code.STATE_UNREADABLE: ErrorSpec(
         "the state directory cannot be read or written", "check its path and permissions", EXIT_STATE

@@ -18,11 +18,12 @@ from common.errors import Code, HocketError
 logger = logging.getLogger(__name__)
 
 ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
+FAIL = "fail"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One line of a plan: at `point`, when every key of `where` has the given value, send `action` to this process."""
+    """One line of a plan: at `point`, when every key of `where` has the given value, `action` happens to this process."""
 
     point: str
     where: tuple[tuple[str, str], ...]
@@ -32,8 +33,8 @@ class Fault:
     def parse(cls, line: str) -> Fault:
         """Read `point:action` or `point:key=value,key=value:action`; FAULT_PLAN_INVALID otherwise."""
         parts = line.strip().split(":")
-        if len(parts) not in (2, 3) or parts[-1] not in ACTIONS or not parts[0]:
-            raise HocketError(Code.FAULT_PLAN_INVALID, f"{line!r} is not point[:key=value,...]:kill|stop|term")
+        if len(parts) not in (2, 3) or parts[-1] not in (*ACTIONS, FAIL) or not parts[0]:
+            raise HocketError(Code.FAULT_PLAN_INVALID, f"{line!r} is not point[:key=value,...]:kill|stop|term|fail")
         where: list[tuple[str, str]] = []
         for pair in parts[1].split(",") if len(parts) == 3 else []:
             key, sign, value = pair.partition("=")
@@ -52,7 +53,7 @@ class Faults:
             self._waiting.setdefault(fault.point, []).append(fault)
 
     def reach(self, point: str, **facts: object) -> None:
-        """Act on the first fault that waits for `point` and whose conditions `facts` meet."""
+        """Act on the first fault that waits for `point` and whose conditions `facts` meet; RuntimeError where that is to fail."""
         waiting = self._waiting.get(point)
         if not waiting:
             return
@@ -60,6 +61,8 @@ class Faults:
             if all(str(facts.get(key)) == value for key, value in fault.where):
                 waiting.remove(fault)
                 logger.warning("fault injected at %s: %s", point, fault.action)
+                if fault.action == FAIL:
+                    raise RuntimeError(f"a fault was injected at {point}")
                 os.kill(os.getpid(), ACTIONS[fault.action])
                 return
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
@@ -19,6 +21,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+
+from common.errors import Code, HocketError
+from common.faults import NO_FAULTS, Faults
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -76,11 +83,22 @@ class Engine:
 
     Tasks wait in the loop, ordered by priority and arrival, and one at a time is handed to the thread.
 
+    A task that the device breaks off, or for which it has no memory, leaves weights and sums in an unknown state. So from then on
+    the engine runs nothing more: it is to be closed, and what it worked on built anew from what was saved.
+
     Args:
         name: of the thread.
+        on_fault: called in the loop when the device has failed.
+        faults: point `node.device.fault`.
     """
 
-    def __init__(self, name: str = "engine") -> None:
+    def __init__(
+        self, name: str = "engine", *, on_fault: Callable[[], None] = lambda: None, faults: Faults = NO_FAULTS
+    ) -> None:
+        self._on_fault = on_fault
+        self._faults = faults
+        self._begun: Counter[str] = Counter()
+        self.fault = ""  # why the device failed; empty: it has not
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=_step_back)
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._arrivals = 0
@@ -97,6 +115,9 @@ class Engine:
 
         A caller that is cancelled before its turn leaves the queue. A task that has begun runs to its end, and the
         next one begins after it, even when its caller has gone.
+
+        Raises:
+            HocketError: DEVICE_FAILED when the device fails, or has failed before.
         """
         loop = asyncio.get_running_loop()
         if self._taken:
@@ -111,14 +132,26 @@ class Engine:
                 raise
         self._taken = True
         try:
-            return await loop.run_in_executor(self._executor, self._timed, priority, task, *args)
+            if self.fault:
+                raise HocketError(Code.DEVICE_FAILED, self.fault)
+            return await loop.run_in_executor(self._executor, self._timed, loop, priority, task, *args)
         finally:
             self._pass_on()
 
-    def _timed(self, priority: Priority, task: Callable[..., Result], *args: Any) -> Result:
+    def _timed(
+        self, loop: asyncio.AbstractEventLoop, priority: Priority, task: Callable[..., Result], *args: Any
+    ) -> Result:
         began = time.monotonic()
+        kind = Priority(priority).name.lower()
+        self._begun[kind] += 1
         try:
+            self._faults.reach("node.device.fault", task=kind, number=self._begun[kind])
             return task(*args)
+        except (RuntimeError, MemoryError) as error:  # torch's own, out of memory included, are RuntimeErrors
+            self.fault = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
+            logger.error("a task of the kind %s failed on the device", kind, exc_info=error)
+            loop.call_soon_threadsafe(self._on_fault)
+            raise HocketError(Code.DEVICE_FAILED, self.fault) from error
         finally:
             if priority is not Priority.EVALUATION:
                 self.busy_s += time.monotonic() - began
@@ -132,6 +165,6 @@ class Engine:
                 return
         self._taken = False
 
-    def close(self) -> None:
-        """Wait for the running task and end the thread."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+    def close(self, *, wait: bool = True) -> None:
+        """End the thread; `wait`: for the running task, which a device that has failed may never end."""
+        self._executor.shutdown(wait=wait, cancel_futures=True)

@@ -203,11 +203,11 @@ class Feeder:
         for one in passes:
             one.add_done_callback(back)
         results = await asyncio.gather(*passes)
-        await self._replica.end_partial_step()
         counted = [frames for frames in results if frames]
         if self._finishing and len(counted) < len(batches):
             self._event("lease_handed_back", round=self._context.round, lease=lease.lease_id, microbatches=len(counted))
             return
+        await self._replica.end_partial_step()
         self.totals.leases.append(pb.LeaseDone(lease_id=lease.lease_id, frames=sum(counted), microbatches=len(counted)))
         self._event(
             "lease_done",
@@ -263,6 +263,8 @@ class Feeder:
         except HocketError as error:
             if error.code is Code.CARRIER_FAILED:
                 raise
+            if error.code is Code.DEVICE_FAILED:
+                self.finish()
             replica.ledger.give_up(identifier, lost=not self._finishing)
             if self._finishing:
                 logger.info("microbatch %d of round %d goes back with its lease: %s", identifier, context.round, error.line())

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from common.log import EventLog
+from node.announcer import Announcer
 from node.context import RoundContext
 from node.engine import Engine, Priority
 from node.peers import AddressBook
-from node.session import Session, now_ms
+from node.session import Session
 from node.stage_service import StageService
 from node.station import Station, build_local
 from node.versions import Versions
@@ -32,17 +34,17 @@ from swarm.blocks import BlockStore
 from swarm.carrier import PeerAddress
 from swarm.ipfs_fallback import IpfsFallback
 from swarm.libp2p import LibP2PCarrier
-from swarm.records import MAX_LIFE_MS, make_record
 from swarm.store_keeper import DEFAULT_LIMIT_BYTES
 from tokenizer.reader import DatasetReader
 from tts.config import ModelConfig
 
 logger = logging.getLogger(__name__)
 
-ANNOUNCE_EVERY_S = 20.0
 RETRY_S = 1.0
 LEAVE_S = 3.0
 LOOK_UP_S = 1.0
+MOST_RECYCLES = 3
+RECYCLE_WITHIN_S = 600.0
 HAND_OVER_S = 10.0
 FINISH_S = 5.0
 STOP_HEARD_S = 0.5
@@ -99,11 +101,12 @@ class Follower:
         self._versions = Versions(
             self._swarm, ticket.coordinator_key, ticket.run_id, state_dir, limit_bytes=store_limit_bytes, fallback=self._fallback
         )
-        self._engine = Engine()
-        self._view = pb.RunView()
         self._changed = asyncio.Event()
+        self._engine = self._make_engine()
+        self._recycled: list[float] = []
+        self._view = pb.RunView()
         self._report_wanted = asyncio.Event()
-        self._announce_wanted = asyncio.Event()
+        self._announcer = Announcer(key, ticket.run_id, carrier, lambda: self._station)
         self._station: Station | None = None
         self._joined = False
         self._stopping = False
@@ -144,7 +147,7 @@ class Follower:
             [
                 asyncio.create_task(self._session.watch_views(self._report, self._see)),
                 asyncio.create_task(self._report_soon()),
-                asyncio.create_task(self._announce()),
+                asyncio.create_task(self._announcer.run()),
                 asyncio.create_task(self._follow()),
             ]
         )
@@ -220,35 +223,6 @@ class Follower:
         except HocketError as error:
             logger.info("a report was not taken, the next one will be: %s", error.line())
 
-    async def _announce(self) -> None:
-        """Keep our record in the DHT fresh; at once when the stage or the version has changed."""
-        while True:
-            station = self._station
-            if station is not None:
-                made_ms = now_ms()
-                record = make_record(
-                    self._key,
-                    run_id=self._ticket.run_id,
-                    stage=station.stage,
-                    peer_id=self._carrier.peer_id,
-                    multiaddrs=await self._carrier.refresh_multiaddrs(),
-                    version_cid=station.base_cid,
-                    throughput=station.throughput,
-                    now_ms=made_ms,
-                )
-                try:
-                    await self._carrier.dht.announce(
-                        record, self._ticket.run_id, station.stage, self._carrier.peer_id, made_ms + MAX_LIFE_MS
-                    )
-                except HocketError as error:
-                    logger.warning("our record could not be published, tried again in %.0f s: %s", ANNOUNCE_EVERY_S, error.line())
-            try:
-                async with asyncio.timeout(ANNOUNCE_EVERY_S):
-                    await self._announce_wanted.wait()
-            except TimeoutError:
-                pass  # time for the next one
-            self._announce_wanted.clear()
-
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
@@ -262,6 +236,8 @@ class Follower:
                 pass  # the gap is still there: try again
             self._changed.clear()
             retry_s = None
+            if self._engine.fault:
+                await self._recycle()
             if self._station is not None:
                 for failure in self._station.failures():
                     raise failure
@@ -275,13 +251,34 @@ class Follower:
             try:
                 await self._reconcile(view)
             except HocketError as error:
-                if error.code in _TRY_AGAIN:
+                if error.code is Code.DEVICE_FAILED:
+                    self._changed.set()
+                elif error.code in _TRY_AGAIN:
                     retry_s = RETRY_S
                     logger.warning("round %d: tried again in %.0f s: %s", view.round, RETRY_S, error.line())
                 elif error.code in _WAIT_FOR_ANOTHER:
                     logger.error("round %d: not taken over, waiting for another version: %s", view.round, error.line())
                 else:
                     raise
+
+    def _make_engine(self) -> Engine:
+        return Engine(on_fault=self._changed.set, faults=self._faults)
+
+    async def _recycle(self) -> None:
+        """After a fault of the device: give up what is in flight, and build the stage anew from its base and what was saved.
+
+        Raises:
+            HocketError: DEVICE_FAILED when that has been done three times within ten minutes.
+        """
+        failed, now = self._engine, time.monotonic()
+        self._recycled = [*(at for at in self._recycled if at > now - RECYCLE_WITHIN_S), now]
+        if len(self._recycled) > MOST_RECYCLES:
+            raise HocketError(Code.DEVICE_FAILED, failed.fault)
+        logger.warning("the compute engine is started anew: %s", failed.fault)
+        await self._drop_station()
+        failed.close(wait=False)
+        self._engine = self._make_engine()
+        self._events.write("engine_recycled", round=self._view.round, reason=failed.fault)
 
     async def _reconcile(self, view: pb.RunView) -> None:
         roster = RosterView(view.roster)
@@ -381,7 +378,7 @@ class Follower:
             faults=self._faults,
         )
         self._station.standby = was_standby
-        self._announce_wanted.set()
+        self._announcer.soon()
         return self._station
 
     async def _drop_station(self) -> None:
@@ -407,7 +404,7 @@ class Follower:
         self._check_version(manifest, context)
         weights, sha256 = await self._versions.weights(context.base_cid, manifest, context.stage, station.expected(), providers)
         await station.adopt(context, weights, sha256)
-        self._announce_wanted.set()
+        self._announcer.soon()
 
     def _check_version(self, manifest: VersionManifest, context: RoundContext) -> None:
         if len(manifest.stages) != context.stages or ModelConfig.from_dict(manifest.model) != context.config:

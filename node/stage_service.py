@@ -138,6 +138,11 @@ class StageService:
                 attempts_used=refused.attempts_used,
             )
             body = []
+        except HocketError as error:
+            if error.code is not Code.DEVICE_FAILED:
+                raise
+            # No mark against the sender, nor against us: we are back as soon as the engine is.
+            answer, body = pb.TrainStepAnswer(refusal=pb.BUSY, detail="the compute engine is started anew"), []
         signed = make_signed(
             self._key,
             method=ANSWER_METHOD,
@@ -269,7 +274,7 @@ class StageService:
             replica.ledger.store(identifier, digest, answer, grad.nbytes if grad is not None else 0)
             return answer
         except HocketError as error:
-            if isinstance(error, Refused) or error.code is Code.CARRIER_FAILED:
+            if isinstance(error, Refused) or error.code in (Code.CARRIER_FAILED, Code.DEVICE_FAILED):
                 raise
             # What is not finite here came with the input or from our own weights: the caller may try another replica.
             raise Refused(pb.BAD_INPUT, error.line()) from error

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from common.faults import Fault, Faults
 from node import stage_service
 from node.wire import TRAIN_STEP_PROTOCOL, Losses
 from protocol.generated import hocket_pb2 as pb
@@ -412,3 +413,23 @@ def test_nobody_waits_for_a_replica_that_the_roster_has_dropped(harness: ModuleT
     assert [event["from_peer"] for event in chain.named("rerouted")] == [lost.peer_id]
     assert first.downstream.stats.suspects == set()
     assert chain.counted(0) == [0, 1] == chain.counted(1, without=lost)
+
+
+def test_a_replica_whose_device_fails_is_passed_over_without_a_mark(harness: ModuleType) -> None:
+    chain = harness.Chain(2, [1, 2], leases=harness.Leases(2))
+    failing, sound = chain.at(1)
+    failing.engine._faults = Faults([Fault.parse("node.device.fault:task=backward,number=2:fail")])
+    harness.run_chain(chain, lambda chain: chain.work())
+    assert failing.engine.fault and chain.named("suspected") == [] == chain.named("dropped")
+    assert chain.counted(0) == list(range(8))
+    assert len(failing.replica.ledger.counted()) == 1 and len(sound.replica.ledger.counted()) == 7
+
+
+def test_a_first_stage_whose_device_fails_hands_its_lease_back(harness: ModuleType) -> None:
+    chain = harness.Chain(2, leases=harness.Leases(3))
+    first = chain.at(0)[0]
+    first.engine._faults = Faults([Fault.parse("node.device.fault:task=forward,number=6:fail")])
+
+    harness.run_chain(chain, lambda chain: asyncio.wait_for(first.feeder.run(), 20.0))
+    assert first.engine.fault and len(chain.named("lease_handed_back")) == 1
+    assert [done.lease_id for done in first.feeder.totals.leases] == [0] and chain.named("dropped") == []

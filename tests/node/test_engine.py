@@ -14,6 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import Code, HocketError
+from common.faults import Fault, Faults
 from node.engine import ENGINE_NICENESS, Engine, Priority, to_numpy, to_torch
 
 
@@ -119,3 +121,43 @@ def test_arrays_are_copied_into_aligned_memory(offset: int, shape: list[int]) ->
 def test_integers_keep_their_dtype_and_floats_come_back_as_float32() -> None:
     assert to_torch(np.array([1, 65535], dtype=np.uint16)).dtype is torch.uint16
     assert to_numpy(torch.ones(2, dtype=torch.bfloat16)).dtype == np.float32
+
+
+def test_after_a_fault_of_the_device_nothing_runs_any_more_and_the_loop_is_told() -> None:
+    async def main() -> None:
+        told = asyncio.Event()
+        engine = Engine(on_fault=told.set, faults=Faults([Fault.parse("node.device.fault:task=forward,number=2:fail")]))
+        try:
+            assert await engine.run(Priority.FORWARD, lambda: 1) == 1
+            assert await engine.run(Priority.STEP, lambda: 2) == 2
+            waiting = [asyncio.ensure_future(engine.run(Priority.FORWARD, lambda: 3)) for _ in range(3)]
+            for failed in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(failed, HocketError) and failed.code is Code.DEVICE_FAILED
+            await asyncio.wait_for(told.wait(), 10)
+            assert "RuntimeError: a fault was injected" in engine.fault
+            with pytest.raises(HocketError, match="injected"):
+                await engine.run(Priority.STEP, lambda: 4)
+        finally:
+            engine.close(wait=False)
+
+    asyncio.run(main())
+
+
+def test_a_device_without_memory_has_failed_and_a_fault_of_the_data_is_none() -> None:
+    async def main() -> None:
+        engine = Engine()
+        try:
+            with pytest.raises(HocketError) as caught:
+                await engine.run(Priority.STEP, _finds_a_nan)
+            assert caught.value.code is Code.NOT_FINITE and engine.fault == ""
+            with pytest.raises(HocketError) as caught:
+                await engine.run(Priority.STEP, lambda: torch.empty(1 << 60))
+            assert caught.value.code is Code.DEVICE_FAILED
+        finally:
+            engine.close()
+
+    asyncio.run(main())
+
+
+def _finds_a_nan() -> None:
+    raise HocketError(Code.NOT_FINITE, "a gradient")

@@ -75,6 +75,25 @@ def test_workers_that_are_told_to_stop_within_a_round_hand_over_and_lose_nothing
     assert all(stage["n"] == 2 for stage in second["stages"])
 
 
+def test_a_worker_whose_device_fails_starts_its_engine_anew_and_keeps_its_place(tmp_path: Path) -> None:
+    fault = InjectedFault(process="worker-3", line="node.device.fault:task=backward,number=6:fail")
+    settings = SimulationSettings(
+        stages=2, replicas=2, rounds=2, inner_steps=4, frames_per_inner_step=8 * 142, time_limit_s=150.0, one_by_one=True,
+        data=write_dataset(Workload("test", 4, 2, 16), tmp_path / "data"), plan=Plan(fault=(fault,)),
+        extra={"rounds": {"evaluate": False}, "membership": {"silence_s": 15.0}},
+    )  # fmt: skip
+    out = tmp_path / "run"
+    out.mkdir()
+    report = run_to_the_end(run_simulation(settings, out, Quiet()))
+    events = [event for event in read_events(out / "worker-3" / "events.jsonl") if event.get("round") == 1]
+    named = [event["event"] for event in events]
+    assert named.count("engine_recycled") == 1
+    assert named.count("ready") == 2 and "update_acked" in named[named.index("engine_recycled") :]
+    assert len({event["base"] for event in events if event["event"] == "ready"}) == 1
+    assert [entry["round"] for entry in report["rounds"]] == [1, 2] and report["unexpected_ends"] == []
+    assert report["acked_updates"] == 8 and report["acked_updates_lost"] == 0 == report["false_suspicions"]
+
+
 def _left_after(process: subprocess.Popen[str], number: int, *, at_least: int) -> list[int]:
     """Send a signal; the processes below `process` that are still there 20 s after its end."""
     # A pidfd becomes readable when its process ends, whoever its parent is.
