@@ -12,9 +12,15 @@ from swarm.daemon import Daemon, LibP2POptions
 
 logger = logging.getLogger(__name__)
 
+OTHERS_S = 2.0  # a frozen peer among those met before must not hold up a join
+
 
 async def reach(daemon: Daemon, peers: Sequence[PeerAddress], options: LibP2POptions) -> list[PeerAddress]:
-    """Dial each of `peers` at once; those that answered. CARRIER_FAILED, OPTION_INVALID."""
+    """Dial each of `peers` at once; those that answered, without those that take much longer than the first.
+
+    Raises:
+        HocketError: CARRIER_FAILED, OPTION_INVALID.
+    """
 
     async def dial(peer: PeerAddress) -> PeerAddress | None:
         try:
@@ -27,7 +33,21 @@ async def reach(daemon: Daemon, peers: Sequence[PeerAddress], options: LibP2POpt
             return None
         return peer
 
-    return [peer for peer in await asyncio.gather(*map(dial, peers)) if peer is not None]
+    dials = {asyncio.create_task(dial(peer)) for peer in peers}
+    pending, reached = set(dials), list[PeerAddress]()
+    try:
+        while pending:
+            done, pending = await asyncio.wait(
+                pending, timeout=OTHERS_S if reached else None, return_when=asyncio.FIRST_COMPLETED
+            )  # fmt: skip
+            if not done:
+                break
+            reached += [peer for task in done if (peer := task.result()) is not None]
+    finally:
+        for task in dials:
+            task.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+    return reached
 
 
 async def reach_bootstrap(
