@@ -70,7 +70,7 @@ lint: setup-dev
 unit: setup-dev
 	-@$(MAKE) --no-print-directory setup-interop
 	-@$(MAKE) --no-print-directory setup-docker
-	$(PY) -m pytest -m "not soak" -n 2 --dist loadgroup
+	$(PY) -m pytest -m "not soak" -n 2
 
 crash-sweep: setup-dev
 	$(PY) -m pytest -m soak tests/crash

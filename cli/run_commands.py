@@ -56,6 +56,9 @@ def worker(
     store_limit: Annotated[
         str, typer.Option("--store-limit", help="Of versions and shards that are kept and served on; unused ones go first.")
     ] = "20GiB",
+    recycle_every: Annotated[
+        int, typer.Option(min=0, help="Start the compute engine anew after so many rounds; 0: only after a fault of the device.")
+    ] = 0,
     gateway: Annotated[
         list[str] | None,
         typer.Option("--gateway", help="IPFS gateway for what no peer has, asked before those of the run; several times."),
@@ -94,6 +97,7 @@ def worker(
             threads=threads,
             memory_limit=limit,
             store_limit=store_bytes,
+            recycle_every=recycle_every,
             gateways=gateway or [],
             listen=listen or [],
             announce=announce or [],

@@ -20,6 +20,7 @@ from node.announcer import Announcer
 from node.context import RoundContext
 from node.engine import Engine, Priority
 from node.peers import AddressBook
+from node.recycling import RecyclePlan
 from node.session import Session
 from node.stage_service import StageService
 from node.station import Station, build_local
@@ -43,8 +44,6 @@ logger = logging.getLogger(__name__)
 RETRY_S = 1.0
 LEAVE_S = 3.0
 LOOK_UP_S = 1.0
-MOST_RECYCLES = 3
-RECYCLE_WITHIN_S = 600.0
 HAND_OVER_S = 10.0
 FINISH_S = 5.0
 STOP_HEARD_S = 0.5
@@ -73,6 +72,7 @@ class Follower:
         state_dir: blocks, events and what is sent.
         events: the event log. faults: of the fault plan.
         store_limit_bytes: of the blocks that are kept. fallback: asked for what no peer has; closed by us.
+        recycle_every: rounds after which the compute engine is started anew; 0: only after a fault.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Follower:
         *,
         store_limit_bytes: int = DEFAULT_LIMIT_BYTES,
         fallback: IpfsFallback | None = None,
+        recycle_every: int = 0,
         faults: Faults = NO_FAULTS,
     ) -> None:
         self._ticket = ticket
@@ -103,7 +104,7 @@ class Follower:
         )
         self._changed = asyncio.Event()
         self._engine = self._make_engine()
-        self._recycled: list[float] = []
+        self._recycling = RecyclePlan(recycle_every)
         self._view = pb.RunView()
         self._report_wanted = asyncio.Event()
         self._announcer = Announcer(key, ticket.run_id, carrier, lambda: self._station)
@@ -270,15 +271,31 @@ class Follower:
         Raises:
             HocketError: DEVICE_FAILED when that has been done three times within ten minutes.
         """
-        failed, now = self._engine, time.monotonic()
-        self._recycled = [*(at for at in self._recycled if at > now - RECYCLE_WITHIN_S), now]
-        if len(self._recycled) > MOST_RECYCLES:
-            raise HocketError(Code.DEVICE_FAILED, failed.fault)
-        logger.warning("the compute engine is started anew: %s", failed.fault)
+        failed = self._engine
+        decision = self._recycling.after_fault(failed.fault, time.monotonic())
+        if not decision.recycle:
+            raise HocketError(Code.DEVICE_FAILED, decision.reason)
         await self._drop_station()
-        failed.close(wait=False)
+        self._new_engine(failed, decision.reason, wait=False)
+
+    def _new_engine(self, old: Engine, reason: str, *, wait: bool) -> None:
+        logger.warning("the compute engine is started anew: %s", reason)
+        old.close(wait=wait)
         self._engine = self._make_engine()
-        self._events.write("engine_recycled", round=self._view.round, reason=failed.fault)
+        self._recycling.recycled()
+        self._events.write("engine_recycled", round=self._view.round, reason=reason)
+
+    async def _renew(self, station: Station, context: RoundContext) -> Station:
+        """Between two rounds, where it is time for that: a new engine and stage, with the optimizer's state of those before."""
+        decision = self._recycling.between_rounds()
+        if not decision.recycle:
+            return station
+        optimizer_state = await station.optimizer_state()
+        await self._drop_station()
+        self._new_engine(self._engine, decision.reason, wait=True)
+        renewed = await self._station_for(context)
+        await renewed.carry_on(*optimizer_state)
+        return renewed
 
     async def _reconcile(self, view: pb.RunView) -> None:
         roster = RosterView(view.roster)
@@ -309,8 +326,9 @@ class Follower:
             return
         if view.phase != pb.CLOSING and view.base_cid:
             await self._take_place(station, context, entry.role)
-        if station.round != view.round:
+        if self._station is None or self._station.round != view.round:
             return
+        station = self._station  # it may be a renewed one
         if view.phase == pb.CLOSING:
             await station.close_round(lambda: self._view.round == context.round and self._view.phase in (pb.OPEN, pb.CLOSING))
             self._report_wanted.set()
@@ -345,8 +363,10 @@ class Follower:
                 self._report_wanted.set()
         elif (station.round, station.base_cid, station.generation) != (context.round, context.base_cid, context.generation):
             if not station.holds(context.base_cid):
+                station = await self._renew(station, context)
                 await self._load(station, context)
             await station.open_round(context)
+            self._recycling.opened()
             self._report_wanted.set()
 
     async def _station_for(self, context: RoundContext) -> Station:

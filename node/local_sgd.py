@@ -249,6 +249,10 @@ class LocalStage:
         weights = {f"weights.{name}": to_numpy(parameter) for name, parameter in self._parameters.items()}
         return weights | {f"moments.{name}": to_numpy(value) for name, value in self._optimizer.live_state().items()}
 
+    def copied_moments(self) -> dict[str, np.ndarray]:
+        """The optimizer's part of `live_tensors`, copied."""
+        return {name: value.copy() for name, value in self.live_tensors().items() if name.startswith("moments.")}
+
     def restore(self, tensors: Mapping[str, np.ndarray], steps_taken: int, *, weights: bool) -> None:
         """Take over what `live_tensors` gave.
 

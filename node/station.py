@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,16 @@ class Station:
         await self._engine.run(Priority.STEP, self.local.adopt, weights)
         self.base_cid, self.weights_sha256 = context.base_cid, sha256
         self._untouched = True
+
+    async def optimizer_state(self) -> tuple[dict[str, np.ndarray], int]:
+        """A copy of the stage's moments, named as by `LocalStage.live_tensors`, and how many inner steps made them."""
+        await self.leave_round()
+        return await self._engine.run(Priority.STEP, self.local.copied_moments), self.local.steps_taken
+
+    async def carry_on(self, moments: dict[str, np.ndarray], steps_taken: int) -> None:
+        """Begin with the optimizer's state of the stage before, of `optimizer_state`, instead of what was saved on disk."""
+        await self._engine.run(Priority.STEP, partial(self.local.restore, moments, steps_taken, weights=False))
+        self._fresh = False
 
     def stand_by(self, context: RoundContext) -> None:
         """Keep the adopted base ready, and the addresses that a promotion would need."""

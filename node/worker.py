@@ -43,6 +43,7 @@ async def _run(
     threads: int,
     memory_limit: int,
     store_limit: int,
+    recycle_every: int,
     gateways: Sequence[str],
     listen: Sequence[str],
     announce: Sequence[str],
@@ -87,7 +88,8 @@ async def _run(
             wire_encodings=ENCODINGS,
         )
         follower = Follower(
-            ticket, key, carrier, state_dir, events, store_limit_bytes=store_limit, fallback=fallback, faults=faults
+            ticket, key, carrier, state_dir, events, store_limit_bytes=store_limit, fallback=fallback,
+            recycle_every=recycle_every, faults=faults
         )
         await follower.run(request, stop)
         events.write("stopped")
@@ -127,6 +129,7 @@ def run_worker(
     threads: int = 1,
     memory_limit: int = 0,
     store_limit: int = DEFAULT_LIMIT_BYTES,
+    recycle_every: int = 0,
     gateways: Sequence[str] = (),
     listen: Sequence[str] = (),
     announce: Sequence[str] = (),
@@ -141,6 +144,7 @@ def run_worker(
         threads: of tensor operations, for the whole process.
         memory_limit: bytes, told to the coordinator, which gives us a stage that takes no more; 0: not limited. Not enforced.
         store_limit: bytes of the blocks that are kept and served; what is used least goes first, what the round needs stays.
+        recycle_every: rounds after which the compute engine is started anew; 0: only after a fault of the device.
         gateways: addresses of IPFS gateways that are asked for what no peer has, before those that the run names.
         listen: libp2p multiaddresses; none: those of `default_listen`.
         announce: multiaddresses at which others reach us, where those are not the ones listened on (a published port).
@@ -159,6 +163,7 @@ def run_worker(
             threads=threads,
             memory_limit=memory_limit,
             store_limit=store_limit,
+            recycle_every=recycle_every,
             gateways=gateways,
             listen=listen or default_listen(opened),
             announce=announce,

@@ -43,15 +43,24 @@ class Cluster:
         threads: CPU threads of a worker.
         idle: how many started workers are kept that wait for a ticket, so that one that joins has its imports behind it.
         links: a network for each worker; None: all share that of this process.
+        recycle_every: rounds after which a worker starts its compute engine anew; 0: only after a fault.
     """
 
     def __init__(
-        self, out: Path, plan: Plan | None = None, *, threads: int = 1, idle: int = 0, links: Links | None = None
+        self,
+        out: Path,
+        plan: Plan | None = None,
+        *,
+        threads: int = 1,
+        idle: int = 0,
+        links: Links | None = None,
+        recycle_every: int = 0,
     ) -> None:
         self.out = out.resolve()
         self.plan = plan or Plan()
         self.threads = threads
         self.links = links
+        self.recycle_every = recycle_every
         self.coordinator: Child | None = None
         self.workers: list[Child] = []
         self._idle_wanted = idle
@@ -115,7 +124,7 @@ class Cluster:
         self._named += 1
         state = self.out / name
         arguments = ["worker", "--ticket-from", "-", "--state-dir", str(state), "--threads", str(self.threads)]
-        arguments += ["--operator", name]
+        arguments += ["--operator", name, "--recycle-every", str(self.recycle_every)]
         within: tuple[str, ...] = ()
         place = self.links.reserve() if self.links is not None else None
         if self.links is not None and place is not None:

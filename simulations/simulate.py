@@ -41,6 +41,7 @@ class SimulationSettings:
         data: folder made by `hocket tokenize`; None: `corpus` is tokenised first, and without one the shipped corpus.
         standbys: workers that are kept ready beside the replicas.
         idle: started workers that wait for a ticket, for those that a plan lets join.
+        recycle_every: rounds after which a worker starts its compute engine anew; 0: only after a fault.
         frames_per_inner_step: of each stage-0 replica.
         warm_up_steps: inner steps in which the learning rate rises.
         one_by_one: start each worker once the one before it has a stage, so that worker-i serves stage i modulo the stages and a
@@ -54,6 +55,7 @@ class SimulationSettings:
     replicas: int = 2
     standbys: int = 0
     idle: int = 0
+    recycle_every: int = 0
     rounds: int = 3
     inner_steps: int = 4
     preset: str = "test"
@@ -342,7 +344,10 @@ async def run_simulation(
         async with AsyncExitStack() as stack:
             links = await stack.enter_async_context(await Links.create()) if settings.plan.cuts else None
             atomic_write(run_toml, run_file(settings, data, links.hub if links is not None else "").encode())
-            cluster = Cluster(out, settings.plan, threads=settings.threads, idle=settings.idle, links=links)
+            cluster = Cluster(
+                out, settings.plan, threads=settings.threads, idle=settings.idle, links=links,
+                recycle_every=settings.recycle_every,
+            )  # fmt: skip
             await stack.enter_async_context(cluster)
             ticket = await cluster.start_coordinator(run_toml)
             await start_workers(cluster, ticket, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -15,12 +16,17 @@ settings.register_profile("hocket", deadline=None, print_blob=True)
 settings.load_profile("hocket")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests stay together when the suite is shared between processes (`pytest -n 2 --dist loadgroup`).
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests stay together when the suite is shared between processes (`pytest -n 2`).
 
     A file's tests share its fixtures. Whole runs are one group, so that never two of them compete for the cores.
     """
-    for item in items:
-        group = "system" if item.get_closest_marker("system") else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "tests/system" if file.startswith("tests/system/") else file
+
+    return ByFile(config, log)

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 STEPS = 20
 MICROBATCHES = 4
-ROWS = 100  # fewer than 20 leases hold, so that the run goes on into the second epoch
+ROWS = 99  # fewer than 20 leases hold, so that the run goes on into the second epoch; one lease has the first one's rest with it
 CODEBOOKS, CODEBOOK_SIZE, INVENTORY = 3, 32, 24
 SEED = 7
 WEIGHT_DECAY, LR_FLOOR, CLIP_NORM = 0.03, 0.1, 0.5
@@ -160,15 +160,18 @@ def single_process(settings: SimulationSettings, data: Data) -> tuple[dict[str, 
         (stage,) = trainer.stages
         return {name: parameter.detach().numpy().copy() for name, parameter in stage.named_parameters()}
 
-    base, cursor, norms, epochs = weights(), Cursor(), [], set()
+    base, cursor, norms, epochs, rows = weights(), Cursor(), [], set(), 0
     for step in range(STEPS):
         grant = next_range(cursor, [], sizes)
         cursor = grant.cursor
         epochs.add(grant.range.epoch)
+        assert rows < sizes.target(STEPS, 1)[0], "the round has its rows before the last step"
+        rows += grant.range.rows
         places = [sample_at(SEED, grant.range.epoch, at, ROWS) for at in range(grant.range.start, grant.range.stop)]
         batches = cut_microbatches([data.rows[place] for place in places], MICROBATCHES, config, ("en-US",))
         assert len(batches) == MICROBATCHES
         norms += trainer.inner_step([(MICROBATCHES * step + index, batch) for index, batch in enumerate(batches)]).norms
+    assert rows >= sizes.target(STEPS, 1)[0], "the round wants more rows"
     assert epochs == {0, 1} and max(norms) > CLIP_NORM, "the order's turn and the clipping must have been at work"
     return base, weights()
 

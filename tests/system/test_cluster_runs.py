@@ -107,8 +107,11 @@ def test_a_worker_that_is_cut_off_is_left_and_comes_back(tmp_path: Path, data: P
 
 def test_a_coordinator_killed_while_it_aggregates_goes_on_and_loses_nothing(tmp_path: Path, data: Path) -> None:
     fault = InjectedFault(process="coordinator", line="coordinator.aggregate.stage:round=2,stage=0:kill")
-    report = simulate(tmp_path / "run", data, replicas=1, plan=Plan(fault=(fault,)))
+    report = simulate(tmp_path / "run", data, replicas=1, recycle_every=1, plan=Plan(fault=(fault,)))
     assert report["coordinator_restarts"] == 1
+    for worker in ("worker-0", "worker-1"):  # with a new engine each round, and the optimizer's state of the round before
+        events = read_events(tmp_path / "run" / worker / "events.jsonl")
+        assert {event["round"] for event in events if event["event"] == "engine_recycled"} >= {2, 3}
     assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3]
     assert report["acked_updates"] == 6 and report["acked_updates_lost"] == 0
     assert report["unexpected_ends"] == []
