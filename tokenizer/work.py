@@ -8,7 +8,6 @@ The folder is removed when the dataset is finished.
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Code, HocketError
-from common.files import atomic_write, disk_error
+from common.files import atomic_write, disk_error, remove_leftovers
 from common.lock import locked
 from protocol.manifest import canonical_json
 from tokenizer.corpus import Corpus
@@ -31,7 +30,6 @@ PACKAGES = (
     "hocket", "numpy", "torch", "transformers", "soundfile", "av", "pyarrow", "gruut", "gruut-ipa", "num2words", "babel",
     "pyopenjtalk-plus", "silero-vad", "resemblyzer",
 )  # fmt: skip
-_STRAY = re.compile(r"\..+\.[A-Za-z0-9_]{8}")  # the temporary name of a file whose writer was killed
 
 
 class Work:
@@ -120,7 +118,7 @@ def open_work(out: Path) -> Iterator[Work]:
     with locked(work.folder):
         if not (work.folder / LOCK).is_file():
             raise HocketError(Code.STATE_LOCKED, f"{out} was being finished by another process")
-        _remove_strays(out)
+        remove_leftovers(out)
         try:
             yield work
         except HocketError:
@@ -128,17 +126,6 @@ def open_work(out: Path) -> Iterator[Work]:
                 work.remove()
             raise
         work.remove()
-
-
-def _remove_strays(out: Path) -> None:
-    """Remove what a killed writer has left beside its target."""
-    try:
-        for folder in (out, out / "shards", out / "codec", out / "aligners"):
-            for path in folder.iterdir() if folder.is_dir() else ():
-                if _STRAY.fullmatch(path.name) and path.is_file():
-                    path.unlink()
-    except OSError as error:
-        raise disk_error(error, out) from error
 
 
 def inputs_of(corpus: Corpus) -> str:
