@@ -93,14 +93,14 @@ def test_a_worker_that_is_cut_off_is_left_and_comes_back(tmp_path: Path, data: P
     plan = Plan(cut=(Cut(round=1, stage=1, after_share=0.2, for_s=4.0),))
     out = tmp_path / "run"
     try:
-        report = simulate(out, data, rounds=3, inner_steps=4, plan=plan)
+        report = simulate(out, data, rounds=5, inner_steps=4, plan=plan)
     except HocketError as error:
         if error.code is Code.NETWORK_REFUSED:
             pytest.skip(error.line())
         raise
     (recovery,) = report["recoveries"]
     assert recovery["kind"] == "cut" and recovery["stage"] == 1 and recovery["seconds"] < 60
-    assert len(report["rounds"]) == 3 and report["unexpected_ends"] == []
+    assert len(report["rounds"]) == 5 and report["unexpected_ends"] == []
     assert report["acked_updates_lost"] == 0 and report["false_suspicions"] == 0
     assert last_ready(out, recovery["process"])["base"] == report["rounds"][-1]["base_cid"]
 
