@@ -8,9 +8,13 @@ import sys
 
 from simulations.usage import Usage, children, cpu_seconds, descendants, pss_bytes, start_ticks
 
-CHILD = (
-    "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0); print(p.pid, flush=True); p.wait()"
-)
+CHILD = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=0, stdout=subprocess.PIPE)
+child.stdout.readline()  # it runs, so that it has memory
+print(child.pid, flush=True)
+child.wait()
+"""
 
 
 def test_a_tree_of_processes_is_seen_and_its_peak_kept() -> None:
