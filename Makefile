@@ -11,13 +11,14 @@ INTEROP := .venv-interop
 IPFS := .venv-ipfs
 DOCKER := .venv-docker
 IMPORTER := 17.1.1
+JSIPFS := 0.66.1
 PY    := $(VENV)/bin/python
 OUT   ?= demo-out
 ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: crash-sweep help setup setup-dev setup-interop setup-ipfs setup-docker setup-recordings setup-evaluate setup-bench demo test lint unit bench constraints clean
+.PHONY: crash-sweep help setup setup-dev setup-interop setup-ipfs setup-jsipfs setup-docker setup-recordings setup-evaluate setup-bench demo test lint unit bench constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -92,6 +93,15 @@ $(IPFS)/.installed: constraints-ipfs.txt | $(PY)
 	@if command -v npm >/dev/null; then npm install --silent --ignore-scripts --prefix .npm-ipfs ipfs-unixfs-importer@$(IMPORTER); fi
 	@touch $@
 
+# A js-ipfs daemon, for tests of the RPC: 300 MB and some minutes. Without its install scripts, which would fetch and build what
+# is not needed here.
+setup-jsipfs: .npm-jsipfs/.installed-$(JSIPFS)
+
+.npm-jsipfs/.installed-$(JSIPFS):
+	@command -v npm >/dev/null || { echo "npm is needed: apt install npm" >&2; exit 1; }
+	npm install --silent --ignore-scripts --no-audit --no-fund --prefix .npm-jsipfs ipfs@$(JSIPFS)
+	@touch $@
+
 # What checks the files in docker/: hadolint, Docker Compose's reader of its files, shellcheck. None of it needs a Docker engine.
 setup-docker: $(DOCKER)/.installed
 
@@ -117,4 +127,4 @@ constraints: setup-dev
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) $(INTEROP) $(IPFS) $(DOCKER) .npm-ipfs .venv-bench demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) $(IPFS) $(DOCKER) .npm-ipfs .npm-jsipfs .venv-bench demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

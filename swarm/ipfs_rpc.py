@@ -1,4 +1,4 @@
-"""A client of an IPFS node's own door, the HTTP RPC of Kubo (`/api/v0`), for the calls that we need.
+"""A client of an IPFS node's own door, the HTTP RPC of Kubo and js-ipfs (`/api/v0`), for the calls that we need.
 
 Whoever reaches that door owns the node: it belongs on the loopback interface or behind a wall.
 """
@@ -18,6 +18,7 @@ from swarm.ipfs_http import Http
 CALL_S = 60.0
 IMPORT_SILENCE_S = 300.0  # after the last byte a node writes and pins before it answers
 MAX_PIN_WORD_CHARACTERS = 200
+_BASE = {"cid-base": "base32"}  # how answers spell a CIDv1; js-ipfs takes base58btc otherwise
 _CODECS = {content.RAW: "raw", content.DAG_PB: "dag-pb"}
 
 
@@ -70,10 +71,14 @@ class IpfsNode:
     async def put_block(self, cid: str, block: bytes) -> None:
         """Give the node one block; IPFS_REFUSED if it names the block otherwise than we do."""
         content.verify_block(cid, block)
-        query = {"cid-codec": _CODECS[content.parse_cid(cid).codec], "mhtype": "sha2-256", "pin": "false"}
-        found = await self._call("block/put", query, in_threads(iter([block])))
-        if found.get("Key") != cid:
-            raise HocketError(Code.IPFS_REFUSED, f"{self.address} names block {cid} {str(found.get('Key'))[:100]}")
+        codec = _CODECS[content.parse_cid(cid).codec]
+        # Kubo's words, then those of js-ipfs, which knows no `cid-codec` and gives the block the name of a CIDv0. Not both at once:
+        # Kubo refuses that.
+        for words in ({"cid-codec": codec}, {"format": codec, "version": "1", **_BASE}):
+            found = await self._call("block/put", {**words, "mhtype": "sha2-256", "pin": "false"}, in_threads(iter([block])))
+            if found.get("Key") == cid:
+                return
+        raise HocketError(Code.IPFS_REFUSED, f"{self.address} names block {cid} {str(found.get('Key'))[:100]}")
 
     async def import_car(self, root: str, car: Iterator[bytes]) -> None:
         """Stream a file to the node, block by block, and have it pinned.
@@ -97,7 +102,7 @@ class IpfsNode:
 
     async def pin(self, root: str) -> None:
         """Have the node keep a file, all blocks of which it has or can find."""
-        found = await self._call("pin/add", {"arg": root, "recursive": "true"})
+        found = await self._call("pin/add", {"arg": root, "recursive": "true", **_BASE})
         if root not in (found.get("Pins") or []):
             raise HocketError(Code.IPFS_REFUSED, f"{self.address} did not pin {root}")
 

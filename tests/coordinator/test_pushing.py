@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ipfs_server import Handler, Ipfs, served
-from small_run import small_run
+from pushed_run import TOML, Run
 
 from common.errors import Code, HocketError
-from common.faults import NO_FAULTS
-from coordinator.core import Core
-from coordinator.journal import Journal
-from coordinator.push_plan import Kind
-from coordinator.pushing import Pushing, read_progress, version_files
-from coordinator.run import RunState
+from coordinator.pushing import read_progress
 from coordinator.run_config import RunConfig
 from coordinator.status import report_json, status_json
 from protocol.generated import hocket_pb2 as pb
-from protocol.identity import MemberKey
-from protocol.manifest import StageFile, VersionManifest, read_manifest, sign_manifest
 from simulations.status_client import fetch_status
-from swarm.blocks import BlockStore
 
 pytest.importorskip("httpx2", reason="the extra 'ipfs' is not installed")
-TOML = small_run(9) + """[ipfs]
-"""
 
 
 @pytest.fixture
@@ -42,66 +31,8 @@ def ipfs() -> Iterator[Ipfs]:
         yield server
 
 
-class Run:
-    """A core with a dataset of two files, whose versions are there without anybody having trained them."""
-
-    def __init__(self, folder: Path, ipfs: Ipfs, *, pinning: bool = False) -> None:
-        self.folder = folder
-        self.now = 1000.0
-        self.key = MemberKey.generate()
-        self.store = BlockStore(folder / "blocks")
-        toml = TOML + f'rpc = "{ipfs.url}"\n' + (f'pinning = "{ipfs.url}"\n' if pinning else "")
-        self.journal = Journal(folder / "journal.sqlite", NO_FAULTS)
-        self.core = Core(RunConfig.parse(toml), self.journal, RunState(), NO_FAULTS, lambda: self.now)
-        self.pinned = [self.store.add_bytes(b"manifest"), self.store.add_bytes(bytes(3 << 20))]
-        dataset = {
-            "rows": 6, "frames": 600, "heldout_rows": 6, "cid": self.pinned[0], "codec": {}, "name": "s", "pinned": self.pinned,
-        }  # fmt: skip
-        self.core.emit("created", run_id="r", run_toml=toml, stages=2, model_config={}, dataset=dataset)
-
-    def publish(self, round: int) -> set[str]:
-        """A new version, of which one stage is as it was; the CIDs of its files."""
-        stages = []
-        for stage, text in enumerate((f"stage of round {round}", "a stage that nobody trains")):
-            data = text.encode() * 1000
-            sha256 = hashlib.sha256(data).hexdigest()
-            stages.append(StageFile(stage=stage, cid=self.store.add_bytes(data), sha256=sha256, size_bytes=len(data), tensors=[]))
-        manifest = VersionManifest(
-            run_id="r", version=round, round=round, model={}, stages=stages, dataset_cid=self.pinned[0]
-        )  # fmt: skip
-        cid = self.store.add_bytes(sign_manifest(self.key, manifest))
-        self.core.emit("version", version=round, round=round, cid=cid, frames=0, record=None)
-        return self.files(cid)
-
-    def files(self, cid: str) -> set[str]:
-        found = read_manifest(VersionManifest, self.store.read_file(cid), signer=self.key.public)
-        return {root for root, _ in version_files(cid, found)}
-
-    def pushing(self, token: str = "secret") -> Pushing:
-        return Pushing(self.core, self.store, self.key.public, self.folder, token=token)
-
-    def push_until(self, done: Callable[[Pushing], bool], pushing: Pushing | None = None) -> Pushing:
-        """Step by step until `done`; pauses are skipped by the clock."""
-        pushing = pushing or self.pushing()
-
-        async def work() -> None:
-            try:
-                for _ in range(200):
-                    if done(pushing):
-                        return
-                    step = await pushing.step()
-                    assert step.kind is not Kind.WAIT or step.wait_s is not None, "there is nothing left to do"
-                    self.now += step.wait_s or 0.1
-                raise AssertionError("it does not come to an end")
-            finally:
-                await pushing.close()
-
-        asyncio.run(work())
-        return pushing
-
-
 def test_the_loop_pushes_what_is_there_and_what_comes(ipfs: Ipfs, tmp_path: Path) -> None:
-    run = Run(tmp_path, ipfs)
+    run = Run(tmp_path, ipfs.url)
     wanted = run.publish(1) | set(run.pinned)
 
     async def pinned(roots: set[str]) -> None:
@@ -123,7 +54,7 @@ def test_the_loop_pushes_what_is_there_and_what_comes(ipfs: Ipfs, tmp_path: Path
 
 
 def test_versions_and_dataset_reach_the_node_and_old_versions_leave(ipfs: Ipfs, tmp_path: Path) -> None:
-    run = Run(tmp_path, ipfs)
+    run = Run(tmp_path, ipfs.url)
     first = run.publish(1)
     run.push_until(lambda pushing: ipfs.pins == first | set(run.pinned))
     for root in ipfs.pins:
@@ -134,7 +65,7 @@ def test_versions_and_dataset_reach_the_node_and_old_versions_leave(ipfs: Ipfs, 
 
 
 def test_the_status_says_how_far_it_is(ipfs: Ipfs, tmp_path: Path) -> None:
-    run = Run(tmp_path, ipfs)
+    run = Run(tmp_path, ipfs.url)
     first, pinned = run.publish(1), set(run.pinned)
     assert status_json(run.core)["ipfs"] is None
     ipfs.answer = lambda handler: handler.json(500, {"Message": "no", "Code": 0}) is None
@@ -149,7 +80,7 @@ def test_the_status_says_how_far_it_is(ipfs: Ipfs, tmp_path: Path) -> None:
 
 
 def test_a_restart_pushes_nothing_twice(ipfs: Ipfs, tmp_path: Path) -> None:
-    run = Run(tmp_path, ipfs)
+    run = Run(tmp_path, ipfs.url)
     wanted = run.publish(1) | set(run.pinned)
     run.push_until(lambda pushing: set(pushing.progress.files) == wanted)
     imports = ipfs.asked.count("POST /api/v0/dag/import")
@@ -160,7 +91,7 @@ def test_a_restart_pushes_nothing_twice(ipfs: Ipfs, tmp_path: Path) -> None:
 
 
 def test_a_pinning_service_keeps_what_the_node_has(ipfs: Ipfs, tmp_path: Path) -> None:
-    run = Run(tmp_path, ipfs, pinning=True)
+    run = Run(tmp_path, ipfs.url, pinning=True)
     wanted = run.publish(1) | set(run.pinned)
     pushing = run.push_until(lambda one: sum(file.kept for file in one.progress.files.values()) == len(wanted))
     assert {one["pin"]["cid"] for one in ipfs.kept.values()} == wanted
@@ -172,7 +103,7 @@ def test_a_pinning_service_keeps_what_the_node_has(ipfs: Ipfs, tmp_path: Path) -
 
 
 def test_what_is_refused_or_broken_off_is_tried_again(ipfs: Ipfs, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = Run(tmp_path, ipfs)
+    run = Run(tmp_path, ipfs.url)
     wanted = run.publish(1) | set(run.pinned)
     times = iter(range(100))
 
@@ -194,7 +125,7 @@ def test_what_is_refused_or_broken_off_is_tried_again(ipfs: Ipfs, tmp_path: Path
 
 def test_nobody_answers_and_nothing_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with served(Ipfs()) as gone:
-        run = Run(tmp_path, gone)
+        run = Run(tmp_path, gone.url)
     run.publish(1)
     with caplog.at_level(logging.WARNING):
         pushing = run.push_until(lambda one: one.progress.node.failures >= 3)
@@ -204,7 +135,7 @@ def test_nobody_answers_and_nothing_waits(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_a_service_that_gives_up_is_asked_anew(ipfs: Ipfs, tmp_path: Path) -> None:
-    run = Run(tmp_path, ipfs, pinning=True)
+    run = Run(tmp_path, ipfs.url, pinning=True)
     ipfs.states = ["queued", "failed"]
     run.push_until(lambda pushing: len(ipfs.kept) > 2 * len(run.pinned))
     ipfs.states = ["pinned"]
@@ -213,7 +144,7 @@ def test_a_service_that_gives_up_is_asked_anew(ipfs: Ipfs, tmp_path: Path) -> No
 
 
 def test_a_wrong_token_keeps_nothing_from_the_node(ipfs: Ipfs, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = Run(tmp_path, ipfs, pinning=True)
+    run = Run(tmp_path, ipfs.url, pinning=True)
     wanted = run.publish(1) | set(run.pinned)
     with caplog.at_level(logging.WARNING):
         run.push_until(lambda pushing: ipfs.pins == wanted, run.pushing("wrong-token"))
@@ -222,7 +153,7 @@ def test_a_wrong_token_keeps_nothing_from_the_node(ipfs: Ipfs, tmp_path: Path, c
 
 
 def test_a_version_that_the_store_has_lost_is_passed_over(ipfs: Ipfs, tmp_path: Path) -> None:
-    run = Run(tmp_path, ipfs)
+    run = Run(tmp_path, ipfs.url)
     lost = run.publish(1)
     for root in lost:
         run.store.remove(root)
@@ -240,7 +171,7 @@ def test_a_damaged_memory_is_begun_anew(tmp_path: Path, text: str, caplog: pytes
 
 
 def test_a_token_is_needed_for_a_service(ipfs: Ipfs, tmp_path: Path) -> None:
-    run = Run(tmp_path, ipfs, pinning=True)
+    run = Run(tmp_path, ipfs.url, pinning=True)
     with pytest.raises(HocketError) as caught:
         run.pushing("")
     assert caught.value.code is Code.OPTION_INVALID

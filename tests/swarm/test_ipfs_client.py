@@ -106,6 +106,27 @@ def test_a_node_that_names_a_block_otherwise_is_told(ipfs: Ipfs) -> None:
     assert error.code is Code.IPFS_REFUSED and content.cid_of(b"other") in error.detail
 
 
+def test_a_node_with_older_words_is_understood(ipfs: Ipfs) -> None:
+    """As js-ipfs does: a block of an unknown codec gets a CIDv0, and names are spelt in base58 unless base32 is asked for."""
+    cid = content.cid_of(b"a")
+
+    def answer(handler: Handler) -> bool:
+        older = handler.query.get("format") == "raw" and handler.query.get("version") == "1"
+        if handler.path.startswith("/api/v0/block/put"):
+            handler.json(200, {"Key": cid if older and "cid-codec" not in handler.query else "QmOther", "Size": 1})
+        else:
+            handler.json(200, {"Pins": [cid if handler.query.get("cid-base") == "base32" else "zOther"]})
+        return True
+
+    async def work(node: IpfsNode) -> None:
+        await node.put_block(cid, b"a")
+        await node.pin(cid)
+
+    ipfs.answer = answer
+    with_node(ipfs, work)
+    assert ipfs.asked == ["POST /api/v0/block/put"] * 2 + ["POST /api/v0/pin/add"]
+
+
 def lines(*found: object) -> Callable[[Handler], bool]:
     def answer(handler: Handler) -> bool:
         import json

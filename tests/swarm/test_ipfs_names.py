@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sized_files import DEEP, SIZES, digest, write
 
-from protocol.content import CHUNK_BYTES, MAX_LINKS
+from protocol.content import CHUNK_BYTES
 from swarm.blocks import BlockStore
 
 ROOT = Path(__file__).parents[2]
 KUBO = ROOT / ".venv-ipfs" / "bin" / "python"
 IMPORTER = ROOT / ".npm-ipfs"
 NODE = shutil.which("node")
-SIZES = (0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 7 * CHUNK_BYTES + 13)
-# One chunk more than a node has links: the tree gets another level.
-DEEP = MAX_LINKS * CHUNK_BYTES + 1
 LIMIT_S = 600
 ENV = {"PATH": os.environ["PATH"]}  # the library leaves its log in the folder that it is started in
 
@@ -30,29 +26,6 @@ with_importer = pytest.mark.skipif(
     NODE is None or not (IMPORTER / "node_modules" / "ipfs-unixfs-importer").exists(),
     reason="ipfs-unixfs-importer has a folder of its own, .npm-ipfs, and needs Node: make setup-ipfs",
 )  # fmt: skip
-
-
-def pieces(size: int) -> Iterator[bytes]:
-    """Bytes of which no two chunks are the same."""
-    for start in range(0, size, CHUNK_BYTES):
-        yield hashlib.shake_128(f"{size} {start}".encode()).digest(min(CHUNK_BYTES, size - start))
-
-
-def write(folder: Path, sizes: tuple[int, ...]) -> dict[str, Path]:
-    """Files of these sizes; by path as text."""
-    folder.mkdir(exist_ok=True)
-    found = {}
-    for size in sizes:
-        path = folder / str(size)
-        with path.open("wb") as stream:
-            stream.writelines(pieces(size))
-        found[str(path)] = path
-    return found
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_by_kubo(folder: Path, sizes: tuple[int, ...]) -> None:
