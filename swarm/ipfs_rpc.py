@@ -72,8 +72,8 @@ class IpfsNode:
         """Give the node one block; IPFS_REFUSED if it names the block otherwise than we do."""
         content.verify_block(cid, block)
         codec = _CODECS[content.parse_cid(cid).codec]
-        # Kubo's words, then those of js-ipfs, which knows no `cid-codec` and gives the block the name of a CIDv0. Not both at once:
-        # Kubo refuses that.
+        # Kubo's words, then those of js-ipfs, which knows no `cid-codec` and gives the block the name of a CIDv0. Not both at
+        # once: Kubo refuses that.
         for words in ({"cid-codec": codec}, {"format": codec, "version": "1", **_BASE}):
             found = await self._call("block/put", {**words, "mhtype": "sha2-256", "pin": "false"}, in_threads(iter([block])))
             if found.get("Key") == cid:
