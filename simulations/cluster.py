@@ -159,6 +159,16 @@ class Cluster:
             self._client = StatusClient(Ticket.decode(ticket))
         return await self._client.status(timeout_s=timeout_s)
 
+    async def status_if_up(self, ticket: str) -> dict[str, Any] | None:
+        """The coordinator's status; None, with a line in the log, while it is down."""
+        try:
+            return await self.status(ticket)
+        except HocketError as error:
+            if error.code is not Code.COORDINATOR_UNREACHABLE:
+                raise
+            logger.info("no status: %s", error.detail)
+            return None
+
     async def act(self, action: Action, ticket: str) -> None:
         """Carry out a decided step of the plan."""
         if action.kind == "join":

@@ -249,14 +249,10 @@ async def follow(
     reported: set[str] = set()
     while time.monotonic() < deadline:
         await cluster.supervise(status)
-        try:
-            status = await cluster.status(ticket)
-        except HocketError as error:
-            if error.code is not Code.COORDINATOR_UNREACHABLE:
-                raise
-            logger.info("no status: %s", error.detail)
+        if (found := await cluster.status_if_up(ticket)) is None:
             await asyncio.sleep(settings.poll_s)
             continue
+        status = found
         if spans is not None:
             spans.look(str(status["phase"]), time.time())
         for action in progress.due(status, time.monotonic()):

@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.errors import Code, HocketError
 from common.files import atomic_write
 from protocol.ticket import Ticket
 from simulations.actions import Action, seen_in
@@ -195,14 +194,10 @@ async def run_soak(settings: SoakSettings, out: Path, show: Show) -> dict[str, A
             next_sample = began
             while (now := time.monotonic()) < began + 3600.0 * settings.hours:
                 await cluster.supervise(status)
-                try:
-                    status = await cluster.status(ticket)
-                except HocketError as error:
-                    if error.code is not Code.COORDINATOR_UNREACHABLE:
-                        raise
-                    logger.info("no status: %s", error.detail)
+                if (found := await cluster.status_if_up(ticket)) is None:
                     await asyncio.sleep(settings.poll_s)
                     continue
+                status = found
                 for action in moves.due(status):
                     await cluster.act(action, ticket)
                 if now >= next_sample:
