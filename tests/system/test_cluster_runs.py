@@ -60,9 +60,10 @@ def last_ready(out: Path, worker: str) -> dict[str, Any]:
 def test_under_churn_all_that_stay_end_with_the_bit_same_version(tmp_path: Path, data: Path) -> None:
     """A worker is killed in one round and one is frozen in the next; others join, the frozen one comes back."""
     kinds: tuple[FaultKind, ...] = ("kill", "freeze")
-    churn = Churn(share=0.25, kinds=kinds, seed=CHURN_SEED, from_round=2, to_round=3, latest=0.4, freeze_for_s=6.0)
+    churn = Churn(share=0.25, kinds=kinds, seed=CHURN_SEED, from_round=2, to_round=3, latest=0.4, freeze_for_s=4.0)
     out = tmp_path / "run"
-    report = simulate(out, data, rounds=5, inner_steps=3, idle=1, plan=Plan(churn=churn))
+    # Rounds of some seconds, so that the run is not over before the frozen one is back.
+    report = simulate(out, data, rounds=5, inner_steps=10, idle=1, plan=Plan(churn=churn))
     assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3, 4, 5]
     assert report["missed_plan_steps"] == [] and report["unexpected_ends"] == []
     assert [recovery["kind"] for recovery in report["recoveries"]] == ["kill", "freeze"]
@@ -90,10 +91,10 @@ def test_under_churn_all_that_stay_end_with_the_bit_same_version(tmp_path: Path,
 
 def test_a_worker_that_is_cut_off_is_left_and_comes_back(tmp_path: Path, data: Path) -> None:
     """Nobody is told of the cut: no connection is closed, and its process goes on."""
-    plan = Plan(cut=(Cut(round=1, stage=1, after_share=0.2, for_s=4.0),))
+    plan = Plan(cut=(Cut(round=1, stage=1, after_share=0.2, for_s=3.0),))
     out = tmp_path / "run"
     try:
-        report = simulate(out, data, rounds=5, inner_steps=4, plan=plan)
+        report = simulate(out, data, rounds=5, inner_steps=10, plan=plan)
     except HocketError as error:
         if error.code is Code.NETWORK_REFUSED:
             pytest.skip(error.line())
