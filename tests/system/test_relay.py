@@ -17,7 +17,7 @@ import pytest
 
 from common.errors import Code
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(200)]
 
 ROOT = Path(__file__).parents[2]
 RELAY = "10.99.0.1"

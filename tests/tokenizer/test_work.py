@@ -82,7 +82,7 @@ def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path: Path) -
     (tmp_path / "manifest.json").write_text("{}")
     shards = tmp_path / "shards"
     shards.mkdir()
-    (shards / ".bafx.parquet.k3v_9abc").write_bytes(b"half")
+    (shards / ".bafx.parquet.k3v_9abc.part").write_bytes(b"half")
     (shards / "bafy.parquet").write_bytes(b"whole")
     (shards / ".hidden").write_bytes(b"a person's own")
     with open_work(tmp_path):
