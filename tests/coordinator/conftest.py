@@ -61,7 +61,7 @@ outer_lr = 0.7
 outer_momentum = 0.9
 replicas_wanted = {replicas}
 gather_s = 30
-deadline_floor_s = 2
+deadline_floor_s = {floor}
 deadline_ceiling_s = {ceiling}
 evaluate = {evaluate}
 [aggregation]
@@ -357,7 +357,7 @@ def scripted(tmp_path: Path, peer_keys: list[PeerKey]) -> Iterator[SimpleNamespa
     started: list[Process] = []
 
     def prepare(**changes: Any) -> None:
-        values = {"count": 2, "replicas": 2, "ceiling": 30, "evaluate": "true", "silence": 3, "tls": "true", "previews": 0}
+        values = {"count": 2, "replicas": 2, "floor": 2, "ceiling": 30, "evaluate": "true", "silence": 3, "tls": "true", "previews": 0}
         values |= changes
         write_dataset(tmp_path / "dataset")
         (tmp_path / "run.toml").write_text(RUN.format(**values))
