@@ -357,7 +357,9 @@ def scripted(tmp_path: Path, peer_keys: list[PeerKey]) -> Iterator[SimpleNamespa
     started: list[Process] = []
 
     def prepare(**changes: Any) -> None:
-        values = {"count": 2, "replicas": 2, "floor": 2, "ceiling": 30, "evaluate": "true", "silence": 3, "tls": "true", "previews": 0}
+        values = {
+            "count": 2, "replicas": 2, "floor": 2, "ceiling": 30, "evaluate": "true", "silence": 3, "tls": "true", "previews": 0
+        }  # fmt: skip
         values |= changes
         write_dataset(tmp_path / "dataset")
         (tmp_path / "run.toml").write_text(RUN.format(**values))
