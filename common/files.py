@@ -109,10 +109,8 @@ def remove_leftovers(folder: Path) -> int:
         HocketError: STATE_UNREADABLE.
     """
     found = 0
-    try:
+    with disk_errors(folder):
         for path in folder.rglob(f".*{PART_SUFFIX}"):
             path.unlink(missing_ok=True)
             found += 1
-    except OSError as error:
-        raise disk_error(error, folder) from error
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from common.errors import Code, HocketError
-from common.files import atomic_write, discard, disk_error
+from common.files import atomic_write, discard, disk_error, disk_errors
 from protocol import content
 from swarm.retention import StoredBlock
 
@@ -75,10 +75,8 @@ class BlockStore:
     def remove(self, cid: str) -> None:
         """Drop a block; no error when it is absent. STATE_UNREADABLE if it cannot be removed."""
         path = self._file(cid)
-        try:
+        with disk_errors(path):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise disk_error(error, path) from error
 
     def blocks(self) -> list[StoredBlock]:
         """All blocks that are there now, with their sizes and the times of their last use. STATE_UNREADABLE."""

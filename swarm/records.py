@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -23,6 +24,8 @@ MAX_MULTIADDR_CHARACTERS = 256
 MAX_RECORD_BYTES = 8192
 MAX_STAGES = 1024
 
+Record = TypeVar("Record", pb.PeerRecord, pb.CoordinatorRecord)
+
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -33,8 +36,32 @@ def record_key(run_id: str, stage: int) -> str:
     return f"hocket/peers/1/{stage}/{run_id}"
 
 
-def _refused(why: str) -> HocketError:
-    return HocketError(Code.SIGNATURE_INVALID, f"peer record: {why}")
+def open_record(
+    signed: pb.Signed, kind: type[Record], *, method: str, run_id: str, life_ms: int, now_ms: int
+) -> tuple[pb.SignedHeader, Record]:
+    """The record inside, whose size and signature were checked; what it says is not.
+
+    Args:
+        life_ms: that a record of this kind has at most; clocks may differ by as much besides.
+
+    Raises:
+        HocketError: SIGNATURE_INVALID with the reason.
+    """
+    if signed.ByteSize() > MAX_RECORD_BYTES:
+        raise refused(method, f"{signed.ByteSize()} bytes long")
+    header, payload = open_signed(
+        signed, method=method, run_id=run_id, receiver="", now_ms=now_ms, nonces=None, window_ms=2 * life_ms
+    )
+    try:
+        record = kind.FromString(payload)
+    except DecodeError as error:
+        raise refused(method, "it cannot be read") from error
+    return header, record
+
+
+def refused(method: str, why: str) -> HocketError:
+    """The error for a record that is not believed."""
+    return HocketError(Code.SIGNATURE_INVALID, f"{method.replace('_', ' ')}: {why}")
 
 
 def make_record(
@@ -77,30 +104,22 @@ def check_record(signed: pb.Signed, *, run_id: str, stage: int, peer_id: str, no
     Raises:
         HocketError: SIGNATURE_INVALID with the reason.
     """
-    if signed.ByteSize() > MAX_RECORD_BYTES:
-        raise _refused(f"{signed.ByteSize()} bytes long")
-    header, payload = open_signed(
-        signed, method=METHOD, run_id=run_id, receiver="", now_ms=now_ms, nonces=None, window_ms=2 * MAX_LIFE_MS
-    )
-    try:
-        record = pb.PeerRecord.FromString(payload)
-    except DecodeError as error:
-        raise _refused("it cannot be read") from error
+    header, record = open_record(signed, pb.PeerRecord, method=METHOD, run_id=run_id, life_ms=MAX_LIFE_MS, now_ms=now_ms)
     if record.member_id != member_id(header.public_key):
-        raise _refused("it was signed by another member")
+        raise refused(METHOD, "it was signed by another member")
     if not record.peer_id or record.peer_id != peer_id:
-        raise _refused(f"it is of peer {record.peer_id[:60]!r}, stored under {peer_id[:60]!r}")
+        raise refused(METHOD, f"it is of peer {record.peer_id[:60]!r}, stored under {peer_id[:60]!r}")
     if not record.stage == header.stage == stage:
-        raise _refused("it is of another stage")
+        raise refused(METHOD, "it is of another stage")
     if not header.time_ms < record.expires_ms <= header.time_ms + MAX_LIFE_MS:
-        raise _refused("it lives longer than a minute")
+        raise refused(METHOD, "it lives longer than a minute")
     if len(record.multiaddrs) > MAX_MULTIADDRS:
-        raise _refused(f"{len(record.multiaddrs)} addresses")
+        raise refused(METHOD, f"{len(record.multiaddrs)} addresses")
     for address in record.multiaddrs:
         if len(address) > MAX_MULTIADDR_CHARACTERS or not address.endswith(f"/p2p/{peer_id}"):
-            raise _refused(f"{address[:80]!r} is no address of its peer")
+            raise refused(METHOD, f"{address[:80]!r} is no address of its peer")
     if not 0 <= record.throughput < float("inf"):
-        raise _refused("its throughput is no number of frames")
+        raise refused(METHOD, "its throughput is no number of frames")
     return record
 
 
@@ -108,4 +127,4 @@ def check_announcement(record: pb.Signed, run_id: str, stage: int, peer_id: str,
     """SIGNATURE_INVALID unless the record is good now and is what the announcement says."""
     found = check_record(record, run_id=run_id, stage=stage, peer_id=peer_id, now_ms=now_ms)
     if found.expires_ms != expires_ms:
-        raise _refused("it expires at another time than announced")
+        raise refused(METHOD, "it expires at another time than announced")

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
-from common.errors import Code, HocketError
+from common.errors import HocketError
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, member_id
-from protocol.messages import make_signed, open_signed
+from protocol.messages import make_signed
 from protocol.ticket import split_address
-from swarm.records import MAX_MULTIADDR_CHARACTERS, MAX_MULTIADDRS, MAX_RECORD_BYTES
+from swarm.records import MAX_MULTIADDR_CHARACTERS, MAX_MULTIADDRS, open_record, refused
 
 METHOD = "coordinator_record"
 LIFE_MS = 120_000
@@ -47,10 +45,6 @@ def whereabouts_key(run_id: str) -> str:
     return f"hocket/coordinator/1/{run_id}"
 
 
-def _refused(why: str) -> HocketError:
-    return HocketError(Code.SIGNATURE_INVALID, f"coordinator record: {why}")
-
-
 def make_whereabouts(
     key: MemberKey, *, run_id: str, addresses: Sequence[str], bootstrap_multiaddrs: Sequence[str], now_ms: int
 ) -> pb.Signed:
@@ -71,29 +65,21 @@ def check_whereabouts(signed: pb.Signed, *, run_id: str, now_ms: int) -> Whereab
     Raises:
         HocketError: SIGNATURE_INVALID with the reason.
     """
-    if signed.ByteSize() > MAX_RECORD_BYTES:
-        raise _refused(f"{signed.ByteSize()} bytes long")
-    header, payload = open_signed(
-        signed, method=METHOD, run_id=run_id, receiver="", now_ms=now_ms, nonces=None, window_ms=2 * LIFE_MS
-    )
-    try:
-        record = pb.CoordinatorRecord.FromString(payload)
-    except DecodeError as error:
-        raise _refused("it cannot be read") from error
+    header, record = open_record(signed, pb.CoordinatorRecord, method=METHOD, run_id=run_id, life_ms=LIFE_MS, now_ms=now_ms)
     if not header.time_ms < record.expires_ms <= header.time_ms + LIFE_MS:
-        raise _refused("it lives longer than two minutes")
+        raise refused(METHOD, "it lives longer than two minutes")
     if not 0 < len(record.addresses) <= MAX_ADDRESSES or len(record.bootstrap_multiaddrs) > MAX_MULTIADDRS:
-        raise _refused(f"{len(record.addresses)} addresses and {len(record.bootstrap_multiaddrs)} bootstrap peers")
+        raise refused(METHOD, f"{len(record.addresses)} addresses and {len(record.bootstrap_multiaddrs)} bootstrap peers")
     for address in record.addresses:
         if len(address) > MAX_ADDRESS_CHARACTERS:
-            raise _refused("an address is too long")
+            raise refused(METHOD, "an address is too long")
         try:
             split_address(address)
         except HocketError as error:
-            raise _refused(error.detail) from error
+            raise refused(METHOD, error.detail) from error
     for multiaddr in record.bootstrap_multiaddrs:
         if len(multiaddr) > MAX_MULTIADDR_CHARACTERS or not multiaddr.startswith("/") or "/p2p/" not in multiaddr:
-            raise _refused(f"{multiaddr[:80]!r} is not a peer's multiaddress")
+            raise refused(METHOD, f"{multiaddr[:80]!r} is not a peer's multiaddress")
     return Whereabouts(
         tuple(record.addresses), tuple(record.bootstrap_multiaddrs), header.time_ms, record.expires_ms, header.public_key
     )

@@ -164,8 +164,8 @@ def test_no_position_is_trained_twice_and_no_microbatch_id_is_given_twice(drawn:
         journal.close()
 
 
-def test_a_lost_holder_gives_its_range_back_and_the_next_one_gets_it(tmp_path: Path) -> None:
-    core, journal = open_core(tmp_path, Time())
+def two_replicas_in_an_open_round(folder: Path) -> tuple[Core, Journal]:
+    core, journal = open_core(folder, Time())
     for member in ("a", "b"):
         join(core, member)
         core.assign(member, 0, "drawn")
@@ -173,6 +173,11 @@ def test_a_lost_holder_gives_its_range_back_and_the_next_one_gets_it(tmp_path: P
         apply_step(core, ("phase", "a", 0))
     for member in ("a", "b"):
         core.emit("ready", member=member, base_cid="base")
+    return core, journal
+
+
+def test_a_lost_holder_gives_its_range_back_and_the_next_one_gets_it(tmp_path: Path) -> None:
+    core, journal = two_replicas_in_an_open_round(tmp_path)
 
     def lease(member: str) -> pb.LeaseReply | Refused:
         known = core.state.members[member]
@@ -191,14 +196,7 @@ def test_a_lost_holder_gives_its_range_back_and_the_next_one_gets_it(tmp_path: P
 
 
 def test_a_lease_whose_grant_was_lost_is_granted_again(tmp_path: Path) -> None:
-    core, journal = open_core(tmp_path, Time())
-    for member in ("a", "b"):
-        join(core, member)
-        core.assign(member, 0, "drawn")
-    for _ in range(2):
-        apply_step(core, ("phase", "a", 0))
-    for member in ("a", "b"):
-        core.emit("ready", member=member, base_cid="base")
+    core, journal = two_replicas_in_an_open_round(tmp_path)
 
     def lease(member: str, known: int | None) -> pb.LeaseReply | Refused:
         one = core.state.members[member]
