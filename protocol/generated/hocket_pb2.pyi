@@ -23,6 +23,15 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AGGREGATING: _ClassVar[Phase]
     FINISHED: _ClassVar[Phase]
 
+class OpeningKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OPENING_UNSPECIFIED: _ClassVar[OpeningKind]
+    PASS_INPUT: _ClassVar[OpeningKind]
+    PASS_OUTPUT: _ClassVar[OpeningKind]
+    STEP: _ClassVar[OpeningKind]
+    WITNESS: _ClassVar[OpeningKind]
+    REQUEST: _ClassVar[OpeningKind]
+
 class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     MODE_UNSPECIFIED: _ClassVar[Mode]
@@ -51,6 +60,12 @@ OPEN: Phase
 CLOSING: Phase
 AGGREGATING: Phase
 FINISHED: Phase
+OPENING_UNSPECIFIED: OpeningKind
+PASS_INPUT: OpeningKind
+PASS_OUTPUT: OpeningKind
+STEP: OpeningKind
+WITNESS: OpeningKind
+REQUEST: OpeningKind
 MODE_UNSPECIFIED: Mode
 TRAIN: Mode
 EVAL: Mode
@@ -116,7 +131,7 @@ class Ticket(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., coordinator_addresses: _Optional[_Iterable[str]] = ..., coordinator_key: _Optional[bytes] = ..., tls_sha256: _Optional[bytes] = ..., bootstrap_multiaddrs: _Optional[_Iterable[str]] = ..., invitation: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("peer_id", "peer_public_key", "peer_signature", "operator", "memory_limit_bytes", "invitation", "software", "threads", "wire_encodings")
+    __slots__ = ("peer_id", "peer_public_key", "peer_signature", "operator", "memory_limit_bytes", "invitation", "software", "threads", "wire_encodings", "device_class")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     PEER_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     PEER_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +141,7 @@ class JoinRequest(_message.Message):
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     WIRE_ENCODINGS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_CLASS_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     peer_public_key: bytes
     peer_signature: bytes
@@ -135,7 +151,8 @@ class JoinRequest(_message.Message):
     software: str
     threads: int
     wire_encodings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, peer_id: _Optional[str] = ..., peer_public_key: _Optional[bytes] = ..., peer_signature: _Optional[bytes] = ..., operator: _Optional[str] = ..., memory_limit_bytes: _Optional[int] = ..., invitation: _Optional[str] = ..., software: _Optional[str] = ..., threads: _Optional[int] = ..., wire_encodings: _Optional[_Iterable[str]] = ...) -> None: ...
+    device_class: str
+    def __init__(self, peer_id: _Optional[str] = ..., peer_public_key: _Optional[bytes] = ..., peer_signature: _Optional[bytes] = ..., operator: _Optional[str] = ..., memory_limit_bytes: _Optional[int] = ..., invitation: _Optional[str] = ..., software: _Optional[str] = ..., threads: _Optional[int] = ..., wire_encodings: _Optional[_Iterable[str]] = ..., device_class: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("run_toml", "model_config_json", "view", "dataset_manifest_cid")
@@ -220,7 +237,7 @@ class PeerAddress(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., multiaddrs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunView(_message.Message):
-    __slots__ = ("revision", "phase", "round", "base_cid", "roster", "settings", "providers", "stages", "reason", "evaluate", "gateways")
+    __slots__ = ("revision", "phase", "round", "base_cid", "roster", "settings", "providers", "stages", "reason", "evaluate", "gateways", "audit_commitment", "witness", "receipt")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +249,9 @@ class RunView(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     GATEWAYS_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     revision: int
     phase: Phase
     round: int
@@ -243,7 +263,122 @@ class RunView(_message.Message):
     reason: str
     evaluate: bool
     gateways: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, revision: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., round: _Optional[int] = ..., base_cid: _Optional[str] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., settings: _Optional[_Union[RoundSettings, _Mapping]] = ..., providers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., stages: _Optional[int] = ..., reason: _Optional[str] = ..., evaluate: _Optional[bool] = ..., gateways: _Optional[_Iterable[str]] = ...) -> None: ...
+    audit_commitment: bytes
+    witness: _containers.RepeatedCompositeFieldContainer[WitnessTask]
+    receipt: Signed
+    def __init__(self, revision: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., round: _Optional[int] = ..., base_cid: _Optional[str] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., settings: _Optional[_Union[RoundSettings, _Mapping]] = ..., providers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., stages: _Optional[int] = ..., reason: _Optional[str] = ..., evaluate: _Optional[bool] = ..., gateways: _Optional[_Iterable[str]] = ..., audit_commitment: _Optional[bytes] = ..., witness: _Optional[_Iterable[_Union[WitnessTask, _Mapping]]] = ..., receipt: _Optional[_Union[Signed, _Mapping]] = ...) -> None: ...
+
+class MicrobatchRecord(_message.Message):
+    __slots__ = ("id", "frames", "input", "output", "gradient_in", "gradient_out", "sender")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_IN_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_OUT_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    frames: int
+    input: bytes
+    output: bytes
+    gradient_in: bytes
+    gradient_out: bytes
+    sender: str
+    def __init__(self, id: _Optional[int] = ..., frames: _Optional[int] = ..., input: _Optional[bytes] = ..., output: _Optional[bytes] = ..., gradient_in: _Optional[bytes] = ..., gradient_out: _Optional[bytes] = ..., sender: _Optional[str] = ...) -> None: ...
+
+class StepCommit(_message.Message):
+    __slots__ = ("round", "generation", "stage", "step", "previous", "link", "update_digest", "moments_digest", "records", "frames", "lr")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    LR_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    generation: int
+    stage: int
+    step: int
+    previous: bytes
+    link: bytes
+    update_digest: bytes
+    moments_digest: bytes
+    records: _containers.RepeatedCompositeFieldContainer[MicrobatchRecord]
+    frames: int
+    lr: float
+    def __init__(self, round: _Optional[int] = ..., generation: _Optional[int] = ..., stage: _Optional[int] = ..., step: _Optional[int] = ..., previous: _Optional[bytes] = ..., link: _Optional[bytes] = ..., update_digest: _Optional[bytes] = ..., moments_digest: _Optional[bytes] = ..., records: _Optional[_Iterable[_Union[MicrobatchRecord, _Mapping]]] = ..., frames: _Optional[int] = ..., lr: _Optional[float] = ...) -> None: ...
+
+class CommitReply(_message.Message):
+    __slots__ = ("open_step", "open_microbatches", "reason")
+    OPEN_STEP_FIELD_NUMBER: _ClassVar[int]
+    OPEN_MICROBATCHES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    open_step: bool
+    open_microbatches: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    def __init__(self, open_step: _Optional[bool] = ..., open_microbatches: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class OpeningHead(_message.Message):
+    __slots__ = ("kind", "round", "stage", "generation", "step", "microbatch_id", "size_bytes", "sha256", "audit_id")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
+    kind: OpeningKind
+    round: int
+    stage: int
+    generation: int
+    step: int
+    microbatch_id: int
+    size_bytes: int
+    sha256: bytes
+    audit_id: str
+    def __init__(self, kind: _Optional[_Union[OpeningKind, str]] = ..., round: _Optional[int] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., microbatch_id: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., audit_id: _Optional[str] = ...) -> None: ...
+
+class WitnessTask(_message.Message):
+    __slots__ = ("audit_id", "round", "stage", "base_cid", "microbatch_id", "frames", "input_cid")
+    AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    BASE_CID_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    INPUT_CID_FIELD_NUMBER: _ClassVar[int]
+    audit_id: str
+    round: int
+    stage: int
+    base_cid: str
+    microbatch_id: int
+    frames: int
+    input_cid: str
+    def __init__(self, audit_id: _Optional[str] = ..., round: _Optional[int] = ..., stage: _Optional[int] = ..., base_cid: _Optional[str] = ..., microbatch_id: _Optional[int] = ..., frames: _Optional[int] = ..., input_cid: _Optional[str] = ...) -> None: ...
+
+class ContributionReceipt(_message.Message):
+    __slots__ = ("round", "stage", "member_id", "frames", "outcome", "reason", "version_cid")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    VERSION_CID_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    stage: int
+    member_id: str
+    frames: int
+    outcome: str
+    reason: str
+    version_cid: str
+    def __init__(self, round: _Optional[int] = ..., stage: _Optional[int] = ..., member_id: _Optional[str] = ..., frames: _Optional[int] = ..., outcome: _Optional[str] = ..., reason: _Optional[str] = ..., version_cid: _Optional[str] = ...) -> None: ...
 
 class CodebookLoss(_message.Message):
     __slots__ = ("ce_sum", "count")
@@ -394,7 +529,7 @@ class StatusReply(_message.Message):
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
 class UpdateHead(_message.Message):
-    __slots__ = ("round", "base_cid", "stage", "generation", "size_bytes", "sha256", "microbatches", "inner_steps", "frames", "duplicates", "dropped", "leaving")
+    __slots__ = ("round", "base_cid", "stage", "generation", "size_bytes", "sha256", "microbatches", "inner_steps", "frames", "duplicates", "dropped", "leaving", "chain_link", "chain_step")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_CID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -407,6 +542,8 @@ class UpdateHead(_message.Message):
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_LINK_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_STEP_FIELD_NUMBER: _ClassVar[int]
     round: int
     base_cid: str
     stage: int
@@ -419,7 +556,9 @@ class UpdateHead(_message.Message):
     duplicates: int
     dropped: int
     leaving: bool
-    def __init__(self, round: _Optional[int] = ..., base_cid: _Optional[str] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., microbatches: _Optional[_Iterable[_Union[CountedMicrobatch, _Mapping]]] = ..., inner_steps: _Optional[int] = ..., frames: _Optional[int] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    chain_link: bytes
+    chain_step: int
+    def __init__(self, round: _Optional[int] = ..., base_cid: _Optional[str] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., microbatches: _Optional[_Iterable[_Union[CountedMicrobatch, _Mapping]]] = ..., inner_steps: _Optional[int] = ..., frames: _Optional[int] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ..., leaving: _Optional[bool] = ..., chain_link: _Optional[bytes] = ..., chain_step: _Optional[int] = ...) -> None: ...
 
 class UpdateEnd(_message.Message):
     __slots__ = ("chunks", "bytes")
@@ -440,18 +579,20 @@ class UpdateChunk(_message.Message):
     def __init__(self, head: _Optional[_Union[Signed, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[_Union[UpdateEnd, _Mapping]] = ...) -> None: ...
 
 class UpdateReceipt(_message.Message):
-    __slots__ = ("round", "stage", "sha256", "accepted", "reason")
+    __slots__ = ("round", "stage", "sha256", "accepted", "reason", "open_step")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    OPEN_STEP_FIELD_NUMBER: _ClassVar[int]
     round: int
     stage: int
     sha256: bytes
     accepted: bool
     reason: str
-    def __init__(self, round: _Optional[int] = ..., stage: _Optional[int] = ..., sha256: _Optional[bytes] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    open_step: bool
+    def __init__(self, round: _Optional[int] = ..., stage: _Optional[int] = ..., sha256: _Optional[bytes] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., open_step: _Optional[bool] = ...) -> None: ...
 
 class TensorHead(_message.Message):
     __slots__ = ("name", "dtype", "shape", "encoding", "size_bytes", "sha256")

@@ -56,6 +56,16 @@ class CoordinatorStub:
                 request_serializer=protocol_dot_generated_dot_hocket__pb2.UpdateChunk.SerializeToString,
                 response_deserializer=protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
                 _registered_method=True)
+        self.Commit = channel.unary_unary(
+                '/hocket.Coordinator/Commit',
+                request_serializer=protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
+                response_deserializer=protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
+                _registered_method=True)
+        self.SubmitOpening = channel.stream_unary(
+                '/hocket.Coordinator/SubmitOpening',
+                request_serializer=protocol_dot_generated_dot_hocket__pb2.UpdateChunk.SerializeToString,
+                response_deserializer=protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
+                _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/hocket.Coordinator/Leave',
                 request_serializer=protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
@@ -101,6 +111,20 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Commit(self, request, context):
+        """StepCommit -> CommitReply, method "commit"
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitOpening(self, request_iterator, context):
+        """OpeningHead, data, end -> UpdateReceipt
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Leave(self, request, context):
         """LeaveRequest -> LeaveReply, method "leave"
         """
@@ -135,6 +159,16 @@ def add_CoordinatorServicer_to_server(servicer, server):
             ),
             'SubmitUpdate': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitUpdate,
+                    request_deserializer=protocol_dot_generated_dot_hocket__pb2.UpdateChunk.FromString,
+                    response_serializer=protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
+            ),
+            'Commit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Commit,
+                    request_deserializer=protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
+                    response_serializer=protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
+            ),
+            'SubmitOpening': grpc.stream_unary_rpc_method_handler(
+                    servicer.SubmitOpening,
                     request_deserializer=protocol_dot_generated_dot_hocket__pb2.UpdateChunk.FromString,
                     response_serializer=protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
             ),
@@ -257,6 +291,60 @@ class Coordinator:
             request_iterator,
             target,
             '/hocket.Coordinator/SubmitUpdate',
+            protocol_dot_generated_dot_hocket__pb2.UpdateChunk.SerializeToString,
+            protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Commit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hocket.Coordinator/Commit',
+            protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
+            protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitOpening(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/hocket.Coordinator/SubmitOpening',
             protocol_dot_generated_dot_hocket__pb2.UpdateChunk.SerializeToString,
             protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
             options,
