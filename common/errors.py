@@ -65,6 +65,7 @@ class Code(IntEnum):
     IPFS_UNREACHABLE = 315
     IPFS_REFUSED = 316
     DEVICE_FAILED = 317
+    OPENING_INVALID = 322
 
     STATE_UNREADABLE = 401
     DISK_FULL = 402
@@ -195,6 +196,9 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.DEVICE_FAILED: ErrorSpec(
         "the compute device failed", "check its memory and its driver, and start the command again", EXIT_RESOURCES
+    ),
+    Code.OPENING_INVALID: ErrorSpec(
+        "an opening cannot be read", "it is not used; whoever made it is asked again or suspected", EXIT_REFUSED
     ),
     Code.STATE_UNREADABLE: ErrorSpec(
         "the state directory cannot be read or written", "check its path and permissions", EXIT_STATE

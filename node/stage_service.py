@@ -28,7 +28,6 @@ from node.wire import (
     TRAIN_STEP_PROTOCOL,
     StepAnswer,
     StepInput,
-    digest_of,
     parse_request,
     parse_signed,
     read_input,
@@ -36,7 +35,7 @@ from node.wire import (
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, member_id
 from protocol.messages import NonceWindow, make_signed, open_signed
-from protocol.tensors import ENCODINGS
+from protocol.tensors import ENCODINGS, digest_of
 from swarm.carrier import Carrier, Message
 from tts.batch import Side
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,15 +70,6 @@ class StepInput:
     def encode(self, encoding: str) -> list[EncodedTensor]:
         """Ready for the wire; only `hidden` takes the encoding. NOT_FINITE when there is nothing to be learnt from it."""
         return [encode("hidden", self.hidden, encoding), *(encode(name, self.side[name], "fp32") for name in SIDE_NAMES)]
-
-
-def digest_of(heads: Iterable[pb.TensorHead]) -> bytes:
-    """SHA-256 that names an input: over every tensor's name, dtype, shape, encoding and digest."""
-    digest = hashlib.sha256()
-    for head in sorted(heads, key=lambda head: head.name):
-        digest.update(f"{head.name}|{head.dtype}|{list(head.shape)}|{head.encoding}|".encode())
-        digest.update(head.sha256)
-    return digest.digest()
 
 
 def _bad(detail: str) -> HocketError:

@@ -33,6 +33,7 @@ __all__ = [
     "TensorInfo",
     "decode",
     "decode_all",
+    "digest_of",
     "encode",
     "encode_all",
     "read_checked",
@@ -196,6 +197,15 @@ def encode_all(arrays: Mapping[str, npt.ArrayLike], encoding: str) -> tuple[list
     """Heads and body parts of several arrays, in the mapping's order."""
     encoded = [encode(name, array, encoding) for name, array in arrays.items()]
     return [tensor.head for tensor in encoded], [tensor.data for tensor in encoded]
+
+
+def digest_of(heads: Iterable[pb.TensorHead]) -> bytes:
+    """SHA-256 that names what travelled: over every tensor's name, dtype, shape, encoding and digest."""
+    digest = hashlib.sha256()
+    for head in sorted(heads, key=lambda head: head.name):
+        digest.update(f"{head.name}|{head.dtype}|{list(head.shape)}|{head.encoding}|".encode())
+        digest.update(head.sha256)
+    return digest.digest()
 
 
 def _checked_shape(head: pb.TensorHead) -> tuple[int, ...]:

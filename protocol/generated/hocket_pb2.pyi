@@ -237,7 +237,7 @@ class PeerAddress(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., multiaddrs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunView(_message.Message):
-    __slots__ = ("revision", "phase", "round", "base_cid", "roster", "settings", "providers", "stages", "reason", "evaluate", "gateways", "audit_commitment", "witness", "receipt")
+    __slots__ = ("revision", "phase", "round", "base_cid", "roster", "settings", "providers", "stages", "reason", "evaluate", "gateways", "audit_commitment", "witness", "receipt", "openings")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +252,7 @@ class RunView(_message.Message):
     AUDIT_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
     WITNESS_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    OPENINGS_FIELD_NUMBER: _ClassVar[int]
     revision: int
     phase: Phase
     round: int
@@ -266,7 +267,8 @@ class RunView(_message.Message):
     audit_commitment: bytes
     witness: _containers.RepeatedCompositeFieldContainer[WitnessTask]
     receipt: Signed
-    def __init__(self, revision: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., round: _Optional[int] = ..., base_cid: _Optional[str] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., settings: _Optional[_Union[RoundSettings, _Mapping]] = ..., providers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., stages: _Optional[int] = ..., reason: _Optional[str] = ..., evaluate: _Optional[bool] = ..., gateways: _Optional[_Iterable[str]] = ..., audit_commitment: _Optional[bytes] = ..., witness: _Optional[_Iterable[_Union[WitnessTask, _Mapping]]] = ..., receipt: _Optional[_Union[Signed, _Mapping]] = ...) -> None: ...
+    openings: _containers.RepeatedCompositeFieldContainer[OpeningTask]
+    def __init__(self, revision: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., round: _Optional[int] = ..., base_cid: _Optional[str] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., settings: _Optional[_Union[RoundSettings, _Mapping]] = ..., providers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., stages: _Optional[int] = ..., reason: _Optional[str] = ..., evaluate: _Optional[bool] = ..., gateways: _Optional[_Iterable[str]] = ..., audit_commitment: _Optional[bytes] = ..., witness: _Optional[_Iterable[_Union[WitnessTask, _Mapping]]] = ..., receipt: _Optional[_Union[Signed, _Mapping]] = ..., openings: _Optional[_Iterable[_Union[OpeningTask, _Mapping]]] = ...) -> None: ...
 
 class MicrobatchRecord(_message.Message):
     __slots__ = ("id", "frames", "input", "output", "gradient_in", "gradient_out", "sender")
@@ -361,6 +363,20 @@ class WitnessTask(_message.Message):
     frames: int
     input_cid: str
     def __init__(self, audit_id: _Optional[str] = ..., round: _Optional[int] = ..., stage: _Optional[int] = ..., base_cid: _Optional[str] = ..., microbatch_id: _Optional[int] = ..., frames: _Optional[int] = ..., input_cid: _Optional[str] = ...) -> None: ...
+
+class OpeningTask(_message.Message):
+    __slots__ = ("kind", "round", "step", "microbatch_id", "audit_id")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
+    kind: OpeningKind
+    round: int
+    step: int
+    microbatch_id: int
+    audit_id: str
+    def __init__(self, kind: _Optional[_Union[OpeningKind, str]] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., microbatch_id: _Optional[int] = ..., audit_id: _Optional[str] = ...) -> None: ...
 
 class ContributionReceipt(_message.Message):
     __slots__ = ("round", "stage", "member_id", "frames", "outcome", "reason", "version_cid")
