@@ -1,0 +1,1 @@
+"""Attacks on a run, each a small class. `catalogue` has them all by name."""
