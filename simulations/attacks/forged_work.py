@@ -68,7 +68,7 @@ class ConstantDirection(UpdateAttack):
     seed: int = 7
 
     def forge(self, honest: np.ndarray, own: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        direction = np.random.Generator(np.random.Philox(key=self.seed)).standard_normal(own.shape[1], np.float32)
+        direction = np.random.Generator(np.random.Philox(key=self.seed)).standard_normal((own.shape[1],), np.float32)
         length = float(norms(direction[None, :])[0])
         lengths: np.ndarray = (norms(own) * self.scale / length).astype(np.float32)  # [f]
         return direction[None, :] * lengths[:, None]
