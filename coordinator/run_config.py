@@ -108,6 +108,21 @@ class AggregationSection(_Section):
     tolerate: int = Field(default=1, ge=0)
 
 
+class AuditSection(_Section):
+    """`[audit]`: how much of the replicas' work is recomputed. `rate` = 0: none of it; chains are checked all the same.
+
+    A round of a member is audited with the chance `rate`: so many `microbatches` of its first inner step by a witness, and a
+    later step by a referee. Of a new member the first `new_rounds` rounds are audited for certain.
+    """
+
+    rate: float = Field(default=0.0, ge=0, le=1)
+    new_rounds: int = Field(default=2, ge=0, le=1000)
+    microbatches: int = Field(default=1, gt=0, le=64)
+    canaries: float = Field(default=0.1, ge=0, le=1)           # passes with a known answer, of those that witnesses are asked for
+    opening_s: Seconds = 60.0                                  # in which a live member shows what was drawn
+    witness_s: Seconds = 60.0                                  # in which a witness answers
+
+
 class MembershipSection(_Section):
     """`[membership]`: who may join (`open`: everyone who holds the ticket), when a silent member is lost, and who is kept ready.
 
@@ -223,6 +238,7 @@ class RunConfig(_Section):
     data: DataSection
     rounds: RoundsSection
     aggregation: AggregationSection = AggregationSection()
+    audit: AuditSection = AuditSection()
     membership: MembershipSection = MembershipSection()
     checkpoint: CheckpointSection = CheckpointSection()
     previews: PreviewsSection = PreviewsSection()

@@ -19,6 +19,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, padding, rsa
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from common.errors import Code, HocketError
 from common.files import atomic_write
@@ -176,6 +177,11 @@ class MemberKey:
     def sign(self, data: bytes) -> bytes:
         """The 64-byte signature over `data`."""
         return self._private.sign(data)
+
+    def derive(self, purpose: bytes) -> bytes:
+        """32 secret bytes for one purpose, the same whenever they are asked for; they tell nothing of the key (RFC 5869)."""
+        kdf = HKDF(algorithm=hashes.SHA256(), length=32, salt=b"hocket-derived-1", info=purpose)
+        return kdf.derive(self._private.private_bytes_raw())
 
 
 def base58_encode(data: bytes) -> str:

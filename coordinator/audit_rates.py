@@ -1,0 +1,123 @@
+"""How much of whose work is audited, and what follows from how audits ended. Pure.
+
+Nobody is trusted at first: a new member's rounds are all audited until `new_rounds` of them passed. From then on a share of them
+is. A member that is suspected, because an audit of it was left open or because its work disagreed with another's, is audited
+always, until as many audits in a row have passed. The standing never weighs an update: it is aggregated like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from coordinator.audit_draw import Rates
+
+CLEARED_BY = 4          # audits that must pass in a row before a suspicion is forgotten
+NOT_OPENED_ALLOWED = 1  # openings that a member may leave out; with the next one it is quarantined
+LAPSES_ALLOWED = 3      # in a row, without one audit that passed: from then on its updates are left out until one does
+CLASS_FAILURES = 0.3    # of a device class's members failing in a window: then it is the thresholds that are wrong
+CLASS_LEAST = 4         # members of a class before anything is said about it
+
+
+class Outcome(StrEnum):
+    """How an audit ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"            # by a recomputation of our own, or by what the member itself signed
+    UNRESOLVED = "unresolved"    # neither side within the tolerance
+    NOT_OPENED = "not opened"    # a live member did not show what was drawn
+    LAPSED = "lapsed"            # nobody's fault: the member was lost, the coordinator restarted, the base is gone
+
+
+class Kind(StrEnum):
+    """How members are seen."""
+
+    NEW = "new"
+    NORMAL = "normal"
+    SUSPECTED = "suspected"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What audits have shown of one member.
+
+    Args:
+        passed: audits that passed, ever. in_a_row: since the last one that did not.
+        rounds: in which one passed. suspected: why; empty: it is not.
+        not_opened: openings that it left out. lapses: in a row, since the last audit that passed.
+        last_round: of the last audit that passed.
+    """
+
+    passed: int = 0
+    in_a_row: int = 0
+    rounds: int = 0
+    suspected: str = ""
+    not_opened: int = 0
+    lapses: int = 0
+    last_round: int = 0
+
+    def after(self, outcome: Outcome, round: int, reason: str) -> Standing:
+        """The standing once an audit of `round` has ended."""
+        if outcome is Outcome.PASSED:
+            row = self.in_a_row + 1
+            return replace(
+                self, passed=self.passed + 1, in_a_row=row, rounds=self.rounds + (round != self.last_round), lapses=0,
+                suspected="" if row >= CLEARED_BY else self.suspected, last_round=round,
+            )  # fmt: skip
+        if outcome is Outcome.LAPSED:
+            return replace(self, lapses=self.lapses + 1)
+        more = 1 if outcome is Outcome.NOT_OPENED else 0
+        return replace(self, in_a_row=0, suspected=reason, not_opened=self.not_opened + more)
+
+    def kind(self, new_rounds: int) -> Kind:
+        """How the member is seen."""
+        if self.suspected:
+            return Kind.SUSPECTED
+        return Kind.NEW if self.rounds < new_rounds else Kind.NORMAL
+
+    @property
+    def must_go(self) -> str:
+        """Why the member is quarantined for what it left out; empty: it is not."""
+        if self.not_opened > NOT_OPENED_ALLOWED:
+            return f"{self.not_opened} openings that were drawn did not come, while the member was there"
+        return ""
+
+    @property
+    def unverified(self) -> str:
+        """Why its updates are left out until an audit passes; empty: they are not."""
+        if self.lapses >= LAPSES_ALLOWED:
+            return f"{self.lapses} audits in a row came to nothing, because the member was gone"
+        return ""
+
+
+def rates_of(standing: Standing, *, rate: float, new_rounds: int, microbatches: int, steps: int) -> Rates:
+    """The rates for a member.
+
+    Args:
+        rate: of normal members; 0: nobody is audited. steps: inner steps expected of it in a round.
+    """
+    if rate <= 0:
+        return Rates(0.0, 0, steps)
+    return Rates(rate if standing.kind(new_rounds) is Kind.NORMAL else 1.0, microbatches, steps)
+
+
+def class_alarm(results: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
+    """Device classes of which so many members fail that the thresholds are to be doubted, each with the reason.
+
+    One member that cheats fails alone; a driver or a library that computes otherwise fails with all who use it.
+
+    Args:
+        results: (device class, member, whether it passed) of the window's audits that were decided by tolerance.
+    """
+    failed: dict[str, set[str]] = {}
+    seen: dict[str, set[str]] = {}
+    for device_class, member, passed in results:
+        seen.setdefault(device_class, set()).add(member)
+        if not passed:
+            failed.setdefault(device_class, set()).add(member)
+    return {
+        name: f"calibration: {len(failed[name])} of {len(members)} members of the class {name or 'unknown'} failed"
+        for name, members in seen.items()
+        if len(members) >= CLASS_LEAST and len(failed.get(name, ())) > CLASS_FAILURES * len(members)
+    }
