@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from common.errors import Code, HocketError
-from common.files import discard, disk_error, sync_directory
+from common.files import discard
 from coordinator.assignment import Role
 from coordinator.core import Core, Nonce
+from coordinator.receiving import Announced, receive_file, settle
 from coordinator.rounds import Phase
 from coordinator.run import Member
 from coordinator.versions import tensor_infos
@@ -20,7 +18,6 @@ from protocol.generated import hocket_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES = 1 << 20
 HEADER_ALLOWANCE_BYTES = 1 << 16
 HEADER_ALLOWANCE_PER_TENSOR_BYTES = 1 << 10
 MAX_MICROBATCHES = 100_000
@@ -62,12 +59,13 @@ class Uploads:
         path = self._state_dir / f"updates/round-{head.round}/stage-{head.stage}/{member.member}.safetensors"
         part = path.with_name(path.name + ".part")
         try:
-            await self._write(part, head, chunks)
+            silence_s = self._core.config.membership.silence_s
+            await receive_file(part, Announced("update", head.size_bytes, head.sha256, silence_s), chunks)
             # While the bytes came in the round may have moved on.
             answer = self._answer_at_once(member, head)
             if answer is not None:
                 return answer
-            await asyncio.to_thread(_settle, part, path)
+            await asyncio.to_thread(settle, part, path)
             answer = self._answer_at_once(member, head)
             if answer is not None:
                 return answer
@@ -119,61 +117,6 @@ class Uploads:
         most = data_bytes + HEADER_ALLOWANCE_BYTES + HEADER_ALLOWANCE_PER_TENSOR_BYTES * len(tensors)
         return "" if data_bytes < head.size_bytes <= most else f"{head.size_bytes} bytes for a stage of {data_bytes}"
 
-    async def _write(self, part: Path, head: pb.UpdateHead, chunks: AsyncIterator[pb.UpdateChunk]) -> None:
-        digest = hashlib.sha256()
-        received = count = 0
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: every byte is with the system, or an error is raised, before the next one is taken.
-            with part.open("wb", buffering=0) as stream:
-                while (chunk := await self._next(chunks, received, head)).WhichOneof("part") == "data":
-                    if not 0 < len(chunk.data) <= CHUNK_BYTES or received + len(chunk.data) > head.size_bytes:
-                        raise _broken(f"what follows byte {received} does not belong there")
-                    digest.update(chunk.data)
-                    left = memoryview(chunk.data)
-                    while left:
-                        left = left[stream.write(left) :]
-                    received += len(chunk.data)
-                    count += 1
-        except OSError as error:
-            raise disk_error(error, part) from error
-        if chunk.WhichOneof("part") != "end":
-            raise _broken(f"what follows byte {received} does not belong there")
-        if received != head.size_bytes or chunk.end.bytes != received or chunk.end.chunks != count:
-            raise _broken(f"it has {received} bytes in {count} chunks, its head says {head.size_bytes} bytes")
-        if digest.digest() != head.sha256:
-            raise _broken("its bytes are not those that were signed")
-
-    async def _next(self, chunks: AsyncIterator[pb.UpdateChunk], received: int, head: pb.UpdateHead) -> pb.UpdateChunk:
-        """The next message of a stream; STREAM_BROKEN when there is none, or none within the silence bound."""
-        silence_s = self._core.config.membership.silence_s
-        try:
-            async with asyncio.timeout(silence_s):
-                return await anext(chunks)
-        except StopAsyncIteration:
-            raise _broken(f"it ended after {received} of {head.size_bytes} bytes, without an end") from None
-        except TimeoutError:
-            raise _broken(f"nothing came for {silence_s:.1f} s, after {received} of {head.size_bytes} bytes") from None
-
-
-def _broken(reason: str) -> HocketError:
-    return HocketError(Code.STREAM_BROKEN, f"update: {reason}", remedy="send it again")
-
 
 def _receipt(head: pb.UpdateHead, fault: str) -> pb.UpdateReceipt:
     return pb.UpdateReceipt(round=head.round, stage=head.stage, sha256=head.sha256, accepted=not fault, reason=fault)
-
-
-def _settle(part: Path, path: Path) -> None:
-    """Make a received file durable under its own name."""
-    try:
-        descriptor = os.open(part, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(part, path)
-        for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
-            sync_directory(folder)
-    except OSError as error:
-        raise disk_error(error, path) from error
