@@ -30,6 +30,7 @@ class Code(IntEnum):
     FAULT_PLAN_INVALID = 106
     EXTRA_MISSING = 107
     NETWORK_REFUSED = 108
+    CALIBRATION_INVALID = 109
 
     CORPUS_UNREADABLE = 201
     LANGUAGE_REFUSED = 202
@@ -116,6 +117,10 @@ ERRORS: dict[Code, ErrorSpec] = {
         "run as root where iproute2 and util-linux are installed, or leave cuts out of the plan",
         EXIT_RESOURCES,
     ),
+    Code.CALIBRATION_INVALID: ErrorSpec(
+        "the table of tolerances cannot be used", "write one with `hocket calibrate --out`, or leave [audit] calibration out",
+        EXIT_USAGE,
+    ),  # fmt: skip
     Code.CORPUS_UNREADABLE: ErrorSpec(
         "the corpus cannot be read", "give a folder in LJSpeech layout: metadata.csv and wavs/", EXIT_INPUT
     ),

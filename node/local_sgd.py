@@ -20,7 +20,7 @@ from node.wire import Losses
 from tts.batch import Side, TextBatch
 from tts.dropout import PassContext
 from tts.optimizer import StageOptimizer
-from tts.stages import BoundStage, Stage, Sums
+from tts.stages import Stage, Sums, run_stage
 
 RAMP_STEPS = 8
 
@@ -60,20 +60,6 @@ def losses_of(sums: Sums) -> Losses:
     """Detached sums in float64."""
     auxiliary = {name: (float(total), int(count)) for name, (total, count) in sums.auxiliary.items()}
     return Losses(tuple(sums.ce.detach().double().tolist()), tuple(sums.count.tolist()), auxiliary)
-
-
-def run_stage(
-    stage: Stage | BoundStage, batch: TextBatch | None, hidden: Tensor | None, side: Side, ctx: PassContext
-) -> tuple[Tensor | None, Sums | None]:
-    """The part of a stage that its place in the chain calls for: hidden states to send on, and the losses known here."""
-    spec = stage.spec
-    if spec.is_first:
-        if batch is None:
-            raise ValueError("the first stage reads a batch")
-        return (None, stage.whole(batch, ctx)) if spec.is_last else stage.first(batch, ctx)
-    if hidden is None:
-        raise ValueError("a later stage reads hidden states")
-    return (None, stage.last(hidden, side, ctx)) if spec.is_last else (stage.middle(hidden, side, ctx), None)
 
 
 class LocalStage:

@@ -15,6 +15,9 @@ from common.errors import Code, HocketError
 from tts.config import ModelConfig
 from tts.delay import n_steps
 
+TEXT_NAMES = ("phonemes", "word_starts", "n_phonemes", "durations")
+"""Arrays that only stage 0 reads."""
+
 
 class UtteranceLike(Protocol):
     """What `collate` reads of an utterance; rows of a shard have it all."""
@@ -128,6 +131,48 @@ class TextBatch:
 
     def side(self) -> Side:
         return Side(codes=self.codes, n_frames=self.n_frames, speaker=self.speaker, language=self.language)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """For a file: the names and dtypes of `Side.arrays`, and int32 for the rest."""
+        own = {name: getattr(self, name).cpu().numpy().astype(np.int32) for name in TEXT_NAMES}
+        return own | self.side().arrays()
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]], config: ModelConfig) -> TextBatch:
+        """Read what a peer says that it has computed with, each value checked against the model before it is used.
+
+        Raises:
+            HocketError: INPUT_INVALID with the array that does not fit.
+        """
+        side = Side.from_arrays(arrays, config)
+        rows = side.codes.shape[0]
+        width = np.shape(arrays.get("phonemes", ()))[-1:]
+        for name in TEXT_NAMES:
+            array, shape = arrays.get(name), (rows,) if name == "n_phonemes" else (rows, *width)
+            if array is None or array.dtype.kind not in "ui" or array.shape != shape or not array.size:
+                raise HocketError(Code.INPUT_INVALID, f"{name} is missing, or no table of integers of shape {shape}")
+        phonemes, word_starts, n_phonemes, durations = (arrays[name].astype(np.int64) for name in TEXT_NAMES)
+        if int(n_phonemes.min()) < 1 or int(n_phonemes.max()) > phonemes.shape[1]:
+            raise HocketError(Code.INPUT_INVALID, f"n_phonemes must lie in 1 .. {phonemes.shape[1]}")
+        behind = np.arange(phonemes.shape[1]) >= n_phonemes[:, None]  # [B, P]
+        if int(phonemes.min()) < 0 or int(phonemes.max()) >= config.n_phonemes or phonemes[behind].any():
+            raise HocketError(Code.INPUT_INVALID, f"phonemes must lie below {config.n_phonemes}, with 0 behind the last")
+        if int(word_starts.min()) < 0 or int(word_starts.max()) > 1:
+            raise HocketError(Code.INPUT_INVALID, "a word start that is neither 0 nor 1")
+        if int(durations.min()) < 0 or durations[behind].any() or (durations.sum(1) != side.n_frames.numpy()).any():
+            raise HocketError(Code.INPUT_INVALID, "durations must sum to n_frames")
+        if int(side.n_frames.max()) != side.codes.shape[2]:
+            raise HocketError(Code.INPUT_INVALID, f"{side.codes.shape[2]} frames of codes, not {int(side.n_frames.max())}")
+        return cls(
+            phonemes=torch.from_numpy(phonemes),
+            word_starts=torch.from_numpy(word_starts),
+            n_phonemes=torch.from_numpy(n_phonemes),
+            durations=torch.from_numpy(durations),
+            codes=side.codes,
+            n_frames=side.n_frames,
+            speaker=side.speaker,
+            language=side.language,
+        )
 
 
 def hidden_shape(config: ModelConfig, side: Side) -> tuple[int, int, int]:

@@ -37,6 +37,7 @@ __all__ = [
     "collate",
     "hidden_shape",
     "own_tensor",
+    "run_stage",
 ]
 
 
@@ -181,6 +182,20 @@ class BoundStage:
 
     def _call(self, part: str, *arguments: Any) -> Any:
         return functional_call(self.stage, self.weights, (part, *arguments), strict=True)
+
+
+def run_stage(
+    stage: Stage | BoundStage, batch: TextBatch | None, hidden: Tensor | None, side: Side, ctx: PassContext
+) -> tuple[Tensor | None, Sums | None]:
+    """The part of a stage that its place in the chain calls for: hidden states to send on, and the losses known here."""
+    spec = stage.spec
+    if spec.is_first:
+        if batch is None:
+            raise ValueError("the first stage reads a batch")
+        return (None, stage.whole(batch, ctx)) if spec.is_last else stage.first(batch, ctx)
+    if hidden is None:
+        raise ValueError("a later stage reads hidden states")
+    return (None, stage.last(hidden, side, ctx)) if spec.is_last else (stage.middle(hidden, side, ctx), None)
 
 
 def check_hidden(config: ModelConfig, hidden: Tensor, side: Side) -> None:
