@@ -118,9 +118,10 @@ ERRORS: dict[Code, ErrorSpec] = {
         EXIT_RESOURCES,
     ),
     Code.CALIBRATION_INVALID: ErrorSpec(
-        "the table of tolerances cannot be used", "write one with `hocket calibrate --out`, or leave [audit] calibration out",
+        "the table of tolerances cannot be used",
+        "write one with `hocket calibrate --out`, or leave [audit] calibration out",
         EXIT_USAGE,
-    ),  # fmt: skip
+    ),
     Code.CORPUS_UNREADABLE: ErrorSpec(
         "the corpus cannot be read", "give a folder in LJSpeech layout: metadata.csv and wavs/", EXIT_INPUT
     ),

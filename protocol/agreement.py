@@ -74,7 +74,8 @@ def compare(ours: np.ndarray, theirs: np.ndarray, seed: bytes, limits: Limits) -
     norms = np.sqrt(np.square(own).sum(1))  # [N]
     typical = math.sqrt(float(np.square(norms).mean()))
     if typical == 0.0:
-        return Agreement(not difference.any(), "all of ours is zero, and so is theirs" if not difference.any() else "ours is zero")
+        same = not difference.any()
+        return Agreement(same, f"ours is zero, and theirs is {'too' if same else 'not'}")
     distances = np.sqrt(np.square(difference).sum(1)) / np.maximum(norms, limits.floor * typical)
     whole = math.sqrt(float(np.square(norms).sum()))
     theirs_whole = math.sqrt(float(np.square(difference + own).sum()))

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from common.errors import Code, HocketError
 from protocol.tensors import decode, encode
-from tts.batch import Side, TextBatch, own_tensor
+from tts.batch import Side, TextBatch, hidden_shape, own_tensor
 from tts.config import ModelConfig, StageSpec
 from tts.dropout import PassContext
-from tts.stages import Stage, check_hidden, run_stage
+from tts.stages import Stage, run_stage
 
 HIDDEN, GRADIENT = "hidden", "grad"
 
@@ -66,9 +66,9 @@ class PassInput:
         for name, array in ((HIDDEN, hidden), (GRADIENT, grad)):
             if array is None:
                 continue
-            if array.dtype != np.float32:
-                raise HocketError(Code.INPUT_INVALID, f"{name} is {array.dtype}, not float32")
-            check_hidden(config, torch.from_numpy(array), side)
+            if array.dtype != np.float32 or array.shape != hidden_shape(config, side):
+                shape = hidden_shape(config, side)
+                raise HocketError(Code.INPUT_INVALID, f"{name} is {array.dtype} {array.shape}, not float32 {shape}")
             if not np.isfinite(array).all():
                 raise HocketError(Code.NOT_FINITE, name)
         return cls(side, batch, hidden, grad)
@@ -154,7 +154,9 @@ def replay_pass(
     wanted = [*leaves.values(), *([arrived] if arrived is not None else [])]
     found: list[Tensor | None] = list(torch.autograd.grad(roots, wanted, starts, allow_unused=True))
     own = found.pop() if arrived is not None else None
-    grad = over_wire(_array(own if own is not None else torch.zeros_like(arrived)), grad_wire or wire) if arrived is not None else None
+    grad = None
+    if arrived is not None:
+        grad = over_wire(_array(own if own is not None else torch.zeros_like(arrived)), grad_wire or wire)
     gradients = {
         name: torch.zeros_like(leaf) if gradient is None else gradient.detach()
         for (name, leaf), gradient in zip(leaves.items(), found, strict=True)

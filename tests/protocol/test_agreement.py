@@ -1,0 +1,162 @@
+"""Comparison of results: honest drift passes, each kind of lie fails, and no constant answer ever passes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import Code, HocketError
+from protocol.agreement import (
+    PROJECTIONS,
+    Limits,
+    compare,
+    compare_projections,
+    compare_sums,
+    projections,
+    relative_distance,
+)
+from protocol.calibration import SHIPPED, limits_for, read_calibration, shipped_calibration
+
+LIMITS = Limits(median=0.03, maximum=0.05, norm=0.02, projection=0.03)
+SEED = b"drawn after the commitment"
+
+
+def states(seed: int = 0, shape: tuple[int, ...] = (4, 40, 32)) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_results_that_differ_by_rounding_agree() -> None:
+    ours = states()
+    noise = np.random.default_rng(1).standard_normal(ours.shape).astype(np.float32)
+    found = compare(ours, ours * (1 + 0.01 * noise), SEED, LIMITS)
+    assert found.ok, found.reason
+    assert 0.005 < found.statistics["median"] < 0.015
+
+
+LIES = {
+    "zero": lambda x: np.zeros_like(x),
+    "sign": lambda x: -x,
+    "scale 0.9": lambda x: np.float32(0.9) * x,
+    "scale 1.05": lambda x: np.float32(1.05) * x,
+    "noise 10 %": lambda x: x + np.float32(0.1) * states(9, x.shape),
+    "one token of 160 is zero": lambda x: np.where(np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], 1) == 7, 0, x),
+    "other tokens": lambda x: np.roll(x, 1, axis=1),
+    "only the largest are right": lambda x: np.where(np.abs(x) > np.quantile(np.abs(x), 0.9), x, 0),
+    "not a number": lambda x: np.where(np.arange(x.shape[2]) == 3, np.nan, x),
+    "infinite": lambda x: np.where(np.arange(x.shape[2]) == 3, np.inf, x),
+    "another shape": lambda x: x[:, 1:],
+    "integers": lambda x: np.rint(x).astype(np.int32),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lies_do_not_agree(lie: str) -> None:
+    ours = states()
+    found = compare(ours, np.asarray(LIES[lie](ours), np.int32 if lie == "integers" else np.float32), SEED, LIMITS)
+    assert not found.ok and found.reason
+
+
+def test_what_is_next_to_nothing_is_measured_against_what_is_typical() -> None:
+    ours = states()
+    ours[:, 30:] = 0  # behind an utterance's end
+    theirs = ours + np.float32(1e-9)
+    assert compare(ours, theirs, SEED, LIMITS).ok
+    theirs[0, 35] = 1.0
+    assert not compare(ours, theirs, SEED, LIMITS).ok
+
+
+def test_a_result_of_zeros_agrees_with_zeros_alone() -> None:
+    ours = np.zeros((2, 3, 4), np.float32)
+    assert compare(ours, ours, SEED, LIMITS).ok
+    assert not compare(ours, states(0, ours.shape), SEED, LIMITS).ok
+    assert compare(ours[:0], ours[:0], SEED, LIMITS).ok
+    assert not compare(np.full_like(ours, np.nan), ours, SEED, LIMITS).ok
+
+
+def test_projections_measure_the_norm_and_add_up() -> None:
+    one, other = states(1), states(2)
+    assert np.allclose(projections(one, SEED) - projections(other, SEED), projections(one - other, SEED), atol=1e-2)
+    many = np.concatenate([projections(one, bytes([number])) for number in range(64)])
+    assert abs(np.sqrt(np.square(many).mean()) / np.linalg.norm(one) - 1) < 0.06
+    assert abs(many.mean()) < 0.1 * np.linalg.norm(one)
+    assert not np.array_equal(projections(one, b"a"), projections(one, b"b"))
+
+
+def test_signs_do_not_depend_on_how_the_values_are_laid_out() -> None:
+    long = states(3, (3, 50_000))  # more than a block
+    assert np.array_equal(projections(long, SEED), projections(np.asfortranarray(long), SEED))
+    assert np.array_equal(projections(long, SEED), projections(long.reshape(-1), SEED))
+    assert np.array_equal(projections(long, SEED, 5), projections(long, SEED)[:5])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.floats(-1e6, 1e6, allow_nan=False), st.sampled_from([1e-6, 1.0, 1e6]))
+def test_no_constant_answer_passes(seed: int, constant: float, scale: float) -> None:
+    """A forger that knows no seed does best with the mean of what is likely: a constant. Neither form takes one."""
+    ours = states(seed, (2, 9, 16)) * np.float32(scale)
+    for answer in (0.0, constant, float(ours.mean()), float(np.median(ours))):
+        assert not compare(ours, np.full_like(ours, answer), SEED, LIMITS).ok
+    for answer in (0.0, constant, float(np.linalg.norm(ours)), -float(np.linalg.norm(ours))):
+        assert not compare_projections(ours, np.full(PROJECTIONS, answer), SEED, LIMITS).ok
+
+
+def test_the_best_constant_in_hindsight_fails_against_the_projections() -> None:
+    """Even the constant that lies nearest to all the projections of this very seed is wrong by about the whole norm."""
+    for seed in range(200):
+        ours = states(seed, (2, 8, 16))
+        true = projections(ours, bytes([seed]))
+        found = compare_projections(ours, np.full(PROJECTIONS, true.mean()), bytes([seed]), LIMITS)
+        assert not found.ok and found.statistics["projection"] > 10 * LIMITS.projection
+
+
+def test_projections_of_the_result_pass_and_those_of_another_seed_fail() -> None:
+    ours = states()
+    assert compare_projections(ours, projections(ours * np.float32(1.001), SEED), SEED, LIMITS).ok
+    assert not compare_projections(ours, projections(ours, b"before the draw"), SEED, LIMITS).ok
+    assert not compare_projections(ours, projections(ours, SEED)[:5], SEED, LIMITS).ok
+    assert not compare_projections(np.zeros_like(ours), np.zeros(PROJECTIONS), SEED, LIMITS).ok
+
+
+def test_sums_are_compared_one_by_one() -> None:
+    ours = np.array([10.0, 1000.0])
+    assert compare_sums(ours, ours * (1 + 1e-6), 1e-4).ok
+    assert not compare_sums(ours, np.array([10.1, 1000.0]), 1e-4).ok
+    assert not compare_sums(ours, np.array([np.nan, 1000.0]), 1e-4).ok
+    assert not compare_sums(ours, ours[:1], 1e-4).ok
+
+
+def test_distance_of_nothing_and_of_what_is_not_finite() -> None:
+    zero = np.zeros(3, np.float32)
+    assert relative_distance(zero, zero) == 0
+    assert relative_distance(zero, zero + 1) == np.inf
+    assert relative_distance(zero + 1, np.array([np.nan, 1, 1])) == np.inf
+
+
+def test_the_shipped_table_has_a_row_for_every_pair_and_encoding() -> None:
+    for wire in ("fp32", "bf16", "int8"):
+        alike = limits_for("cpu-x86_64-float32", "cuda-sm90-float32", wire)
+        mixed = limits_for("cuda-sm90-bfloat16", "cpu-aarch64-float32", wire)
+        assert mixed == limits_for("cpu-aarch64-float32", "cuda-sm90-bfloat16", wire)
+        assert alike.hidden.maximum < mixed.hidden.maximum
+    with pytest.raises(HocketError) as caught:
+        limits_for("cpu-x86_64-float32", "abacus", "fp32")
+    assert caught.value.code is Code.CALIBRATION_INVALID
+
+
+def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    table = json.loads(SHIPPED.read_text())
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table))
+    assert read_calibration(path) == shipped_calibration()
+    for change in ({"rows": []}, {"format": "other"}, {"rows": [table["rows"][0] | {"wire": "fp8"}]}, {"more": 1}):
+        path.write_text(json.dumps(table | change))
+        with pytest.raises(HocketError) as caught:
+            read_calibration(path)
+        assert caught.value.code is Code.CALIBRATION_INVALID
+    with pytest.raises(HocketError):
+        read_calibration(tmp_path / "none.json")
