@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -21,6 +21,7 @@ from common.errors import Code, HocketError
 from node.arrivals import Arrivals
 from node.callees import Callees
 from node.context import RoundContext
+from node.edge_checks import EdgeChecks
 from node.pace import Pace
 from node.peers import AddressBook
 from node.replica import EventSink, Refused
@@ -103,6 +104,7 @@ class Downstream:
         event: writes to the worker's event log.
         arrivals, pace: what is known of the next stage's replicas from earlier rounds.
         poke: makes the worker report soon: the coordinator should hear of a suspicion at once.
+        edges: judges the gradients that come back.
     """
 
     def __init__(
@@ -116,7 +118,9 @@ class Downstream:
         arrivals: Arrivals | None = None,
         pace: Pace | None = None,
         poke: Callable[[], None] = lambda: None,
+        edges: EdgeChecks | None = None,
     ) -> None:
+        self._edges = edges or EdgeChecks()
         self._callees = Callees(carrier, arrivals or Arrivals())
         self._poke = poke
         self._key = key
@@ -244,7 +248,7 @@ class Downstream:
             )
             answer = self._open(entry, message, nonce)
             if not answer.refusal:
-                return read_answer(
+                read = read_answer(
                     answer,
                     message,
                     mode=errand.mode,
@@ -252,6 +256,8 @@ class Downstream:
                     config=context.config,
                     next_stage=context.stage + 1,
                 )
+                self._judge(errand, entry, step_input, read, answer.tensors)
+                return read
         except HocketError as error:
             if error.code in _OUR_FAULT:
                 raise
@@ -277,6 +283,17 @@ class Downstream:
             return pb.TrainStepAnswer.FromString(payload)
         except DecodeError as error:
             raise HocketError(Code.PEER_REFUSED, f"the answer of {entry.peer_id} cannot be read") from error
+
+    def _judge(
+        self, errand: Errand, entry: pb.RosterEntry, sent: StepInput, read: StepAnswer, heads: Iterable[pb.TensorHead]
+    ) -> None:
+        """PEER_REFUSED for a gradient far out of what is usual here."""
+        if read.grad is None:
+            return
+        came = next(head.sha256 for head in heads if head.name == "grad")
+        finding = self._edges.arrived("grad", entry.member_id, errand.microbatch_id, read.grad, sent.side["n_frames"], came)
+        if finding.refused:
+            raise HocketError(Code.PEER_REFUSED, f"the gradient of {entry.peer_id}: {finding.reason}")
 
     def _peer_failed(self, errand: Errand, peer: str, reason: str, attempt: _Attempt, sent: float) -> None:
         """A replica failed: one try is spent, it is left alone, and its address is looked up again."""

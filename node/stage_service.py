@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from node.context import RoundContext
 from node.downstream import Downstream, Errand
+from node.edge_checks import EdgeChecks
 from node.microbatches import Outcome
 from node.replica import Refused, Replica
 from node.session import now_ms
@@ -51,11 +52,13 @@ class Serving:
 
     Args:
         replica: of this stage. downstream: the way to the next stage; None in the last.
+        edges: judges the hidden states that arrive.
     """
 
     context: RoundContext
     replica: Replica
     downstream: Downstream | None
+    edges: EdgeChecks = field(default_factory=EdgeChecks)
 
     def follow(self, context: RoundContext) -> None:
         """Take over a new roster within the round."""
@@ -127,7 +130,7 @@ class StageService:
             serving = self._check(peer_id, sender, header, request)
             # Keys cost nothing: those that are not on the roster must not crowd out what is remembered of those that are.
             self._nonces.check(header.public_key, header.nonce, header.time_ms, now_ms())
-            answer, body = (await self._answer(serving, request, message)).encode(encoding)
+            answer, body = (await self._answer(serving, sender, request, message)).encode(encoding)
         except Refused as refused:
             answer = pb.TrainStepAnswer(
                 refusal=refused.refusal,
@@ -191,7 +194,7 @@ class StageService:
             raise Refused(pb.BAD_INPUT, f"a budget of {request.attempts} tries in {request.deadline_s} s")
         return serving
 
-    async def _answer(self, serving: Serving, request: pb.TrainStepRequest, message: Message) -> StepAnswer:
+    async def _answer(self, serving: Serving, sender: str, request: pb.TrainStepRequest, message: Message) -> StepAnswer:
         deadline = asyncio.get_running_loop().time() + request.deadline_s
         try:
             step_input, side = read_input(request, message.body_bytes, serving.context.config)
@@ -203,6 +206,12 @@ class StageService:
         key = (request.microbatch_id, digest)
         job = self._jobs.get(key)
         if job is None:
+            came = next(head.sha256 for head in request.tensors if head.name == "hidden")
+            finding = serving.edges.arrived(
+                "hidden", sender, request.microbatch_id, step_input.hidden, step_input.side["n_frames"], came
+            )
+            if finding.refused:
+                raise Refused(pb.BAD_INPUT, finding.reason)
             verdict = serving.replica.ledger.arrive(request.microbatch_id, digest, request.frames)
             if verdict.outcome is Outcome.SAME:
                 stored = serving.replica.ledger.answer(request.microbatch_id, digest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -19,9 +18,11 @@ from common.faults import NO_FAULTS, Faults
 from node.arrivals import Arrivals
 from node.context import RoundContext
 from node.downstream import Downstream
+from node.edge_checks import EdgeChecks
 from node.engine import Engine, Priority
 from node.feeder import Feeder, FeederTotals, Reader
 from node.local_sgd import LocalStage
+from node.member_report import tell_round, tell_traffic
 from node.pace import Pace
 from node.peers import AddressBook
 from node.progress import ProgressKeeper
@@ -29,11 +30,10 @@ from node.replica import EventSink, Replica, RoundTotals, no_boundary
 from node.session import Session
 from node.stage_service import Serving, StageService
 from node.submission import Submission
-from node.wire import TRAIN_STEP_PROTOCOL, Losses
+from node.wire import Losses
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from protocol.tensor_files import TensorInfo
-from swarm.block_service import BLOCKS_PROTOCOL
 from swarm.carrier import Carrier
 from tts.stages import build_stage
 
@@ -114,7 +114,7 @@ class Station:
         self._untouched = False  # by training, since the base was adopted
         self._warm = False  # standing by on the adopted base
         self.serving: Serving | None = None
-        self._arrivals, self._pace = Arrivals(), Pace()
+        self._arrivals, self._pace, self._edges = Arrivals(), Pace(), EdgeChecks()
         self._feeder: Feeder | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -186,7 +186,7 @@ class Station:
                 known.keep({entry.peer_id for entry in context.next_replicas()})
             downstream = Downstream(
                 self._carrier, self._key, context, self._book, self._event,
-                arrivals=self._arrivals, pace=self._pace, poke=self._poke,
+                arrivals=self._arrivals, pace=self._pace, poke=self._poke, edges=self._edges,
             )  # fmt: skip
             self._book.refresh_soon(context.stage + 1)
             if not warm:  # others wait for a promoted standby; it looked the addresses up while it stood by
@@ -198,7 +198,8 @@ class Station:
         self._leases, self._resumed = FeederTotals(), []
         await self._resume(replica)
         self._before = (self._engine.busy_s, replica.totals.frames)
-        self.serving = Serving(context, replica, downstream)
+        self._edges.begin_round()
+        self.serving = Serving(context, replica, downstream, self._edges)
         if not context.is_first:
             self._service.serve(self.serving)
         if promoted:
@@ -410,39 +411,14 @@ class Station:
 
     def report(self) -> pb.MemberReport:
         """The member's state of this moment."""
-        traffic = self._carrier.traffic
         report = pb.MemberReport(
             stage=self.stage,
             generation=self.generation,
             ready_base_cid=self.base_cid if self.has_place else "",
             weights_sha256=self.weights_sha256 if self.has_place else b"",
             throughput=self.throughput,
-            bytes_sent_activations=traffic.requests[TRAIN_STEP_PROTOCOL],
-            bytes_sent_gradients=traffic.answers[TRAIN_STEP_PROTOCOL],
-            bytes_sent_blocks=traffic.answers[BLOCKS_PROTOCOL] + traffic.requests[BLOCKS_PROTOCOL],
-            bytes_sent_updates=self._session.bytes_sent_updates,
-            pid=os.getpid(),
         )
-        serving = self.serving
-        if serving is None:
-            return report
-        replica = serving.replica
-        report.round = serving.context.round
-        report.frames_done = replica.totals.frames
-        report.inner_steps = replica.totals.inner_steps
-        report.duplicates = replica.ledger.duplicates
-        report.dropped = replica.ledger.dropped
-        report.in_flight = replica.in_flight
-        if serving.context.is_last:
-            report.losses.extend(replica.totals.losses.codebooks())
-        if serving.context.is_first:
-            report.auxiliary.extend(replica.totals.losses.auxiliaries())
-        report.resumed_generations.extend(self._resumed)
-        report.leases_done.extend(self._leases.leases)
-        if self._heldout is not None:
-            report.heldout.extend(self._heldout.codebooks())
-        if serving.downstream is not None:
-            stats = serving.downstream.stats
-            report.reroutes, report.longest_wait_s = stats.reroutes, stats.longest_wait_s
-            report.suspects.extend(sorted(stats.suspects))
+        tell_traffic(report, self._carrier, self._session)
+        if self.serving is not None:
+            tell_round(report, self.serving, self._leases, self._resumed, self._heldout)
         return report

@@ -423,7 +423,7 @@ class CountedMicrobatch(_message.Message):
     def __init__(self, id: _Optional[int] = ..., frames: _Optional[int] = ...) -> None: ...
 
 class MemberReport(_message.Message):
-    __slots__ = ("round", "stage", "generation", "ready_base_cid", "weights_sha256", "frames_done", "inner_steps", "losses", "auxiliary", "duplicates", "dropped", "in_flight", "leases_done", "heldout", "bytes_sent_activations", "bytes_sent_gradients", "bytes_sent_blocks", "bytes_sent_updates", "reroutes", "longest_wait_s", "suspects", "pid", "resumed_generations", "throughput")
+    __slots__ = ("round", "stage", "generation", "ready_base_cid", "weights_sha256", "frames_done", "inner_steps", "losses", "auxiliary", "duplicates", "dropped", "in_flight", "leases_done", "heldout", "bytes_sent_activations", "bytes_sent_gradients", "bytes_sent_blocks", "bytes_sent_updates", "reroutes", "longest_wait_s", "suspects", "pid", "resumed_generations", "throughput", "oddities")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -448,6 +448,7 @@ class MemberReport(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     RESUMED_GENERATIONS_FIELD_NUMBER: _ClassVar[int]
     THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
+    ODDITIES_FIELD_NUMBER: _ClassVar[int]
     round: int
     stage: int
     generation: int
@@ -472,7 +473,22 @@ class MemberReport(_message.Message):
     pid: int
     resumed_generations: _containers.RepeatedScalarFieldContainer[int]
     throughput: float
-    def __init__(self, round: _Optional[int] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., ready_base_cid: _Optional[str] = ..., weights_sha256: _Optional[bytes] = ..., frames_done: _Optional[int] = ..., inner_steps: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[CodebookLoss, _Mapping]]] = ..., auxiliary: _Optional[_Iterable[_Union[AuxiliaryLoss, _Mapping]]] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ..., in_flight: _Optional[int] = ..., leases_done: _Optional[_Iterable[_Union[LeaseDone, _Mapping]]] = ..., heldout: _Optional[_Iterable[_Union[CodebookLoss, _Mapping]]] = ..., bytes_sent_activations: _Optional[int] = ..., bytes_sent_gradients: _Optional[int] = ..., bytes_sent_blocks: _Optional[int] = ..., bytes_sent_updates: _Optional[int] = ..., reroutes: _Optional[int] = ..., longest_wait_s: _Optional[float] = ..., suspects: _Optional[_Iterable[str]] = ..., pid: _Optional[int] = ..., resumed_generations: _Optional[_Iterable[int]] = ..., throughput: _Optional[float] = ...) -> None: ...
+    oddities: _containers.RepeatedCompositeFieldContainer[Oddity]
+    def __init__(self, round: _Optional[int] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., ready_base_cid: _Optional[str] = ..., weights_sha256: _Optional[bytes] = ..., frames_done: _Optional[int] = ..., inner_steps: _Optional[int] = ..., losses: _Optional[_Iterable[_Union[CodebookLoss, _Mapping]]] = ..., auxiliary: _Optional[_Iterable[_Union[AuxiliaryLoss, _Mapping]]] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ..., in_flight: _Optional[int] = ..., leases_done: _Optional[_Iterable[_Union[LeaseDone, _Mapping]]] = ..., heldout: _Optional[_Iterable[_Union[CodebookLoss, _Mapping]]] = ..., bytes_sent_activations: _Optional[int] = ..., bytes_sent_gradients: _Optional[int] = ..., bytes_sent_blocks: _Optional[int] = ..., bytes_sent_updates: _Optional[int] = ..., reroutes: _Optional[int] = ..., longest_wait_s: _Optional[float] = ..., suspects: _Optional[_Iterable[str]] = ..., pid: _Optional[int] = ..., resumed_generations: _Optional[_Iterable[int]] = ..., throughput: _Optional[float] = ..., oddities: _Optional[_Iterable[_Union[Oddity, _Mapping]]] = ...) -> None: ...
+
+class Oddity(_message.Message):
+    __slots__ = ("member_id", "microbatch_id", "what", "reason", "refused")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    microbatch_id: int
+    what: str
+    reason: str
+    refused: bool
+    def __init__(self, member_id: _Optional[str] = ..., microbatch_id: _Optional[int] = ..., what: _Optional[str] = ..., reason: _Optional[str] = ..., refused: _Optional[bool] = ...) -> None: ...
 
 class LeaseDone(_message.Message):
     __slots__ = ("lease_id", "frames", "microbatches")
