@@ -16,8 +16,9 @@ from protocol.content import cid_of
 from protocol.identity import MemberKey
 from protocol.manifest import DatasetManifest, ShardEntry, sign_manifest
 from simulations.cluster import Cluster
+from simulations.following import follow
 from simulations.progress import Quiet
-from simulations.simulate import SimulationSettings, follow, run_file
+from simulations.simulate import SimulationSettings, run_file
 from tokenizer.phonemes import PAD
 from tokenizer.shards import shard_bytes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,8 @@ from cli.options import (
     replace_own_output,
     ticket_line,
 )
+
+logger = logging.getLogger(__name__)
 
 ticket_app = typer.Typer(no_args_is_help=True, help="Look at a ticket.")
 
@@ -81,7 +84,7 @@ def worker(
     """Join a run with this machine and train."""
     faults = parse_faults(fault)
     limit, store_bytes = byte_count(memory_limit), byte_count(store_limit)
-    from protocol.ticket import Ticket
+    from protocol.ticket import WAITS_FOR_TICKET, Ticket
 
     opened = Ticket.decode(ticket_line(ticket, ticket_from)) if ticket_from != "-" else None
     from common.log import set_up_logging
@@ -89,6 +92,7 @@ def worker(
 
     set_up_logging(log_level)
     if opened is None:  # what takes long is done before the wait
+        logger.info(WAITS_FOR_TICKET)
         opened = Ticket.decode(ticket_line(ticket, ticket_from))
     raise typer.Exit(
         run_worker(

@@ -1,7 +1,7 @@
 """How long a silent callee is trusted: as long as its signs of life have been seen to keep one waiting, and not much longer.
 
 A callee sends a sign of life every quarter of a second while it works, so the gaps between them say how busy its machine and the
-way to it are. The bound is the median gap plus some median absolute deviations, never under four signs missed in a row and
+way to it are. The bound is the median gap plus some median absolute deviations, never under three signs missed in a row and
 never above the run's own bound. A gap that has been seen may come again: the longest one remembered is always granted, with
 something on top. A callee of which little is known is judged by what is known of its siblings.
 
@@ -18,7 +18,7 @@ from statistics import median
 from swarm.carrier import WAITING_EVERY_S
 
 SIGN_EVERY_S = WAITING_EVERY_S  # a gap shorter than the period of the signs says no more than one of that length
-FLOOR_S = 4 * SIGN_EVERY_S
+FLOOR_S = 3 * SIGN_EVERY_S
 SPREAD = 6.0            # median absolute deviations above the median
 SLACK = 2.0             # times the longest gap remembered
 REMEMBERED = 64         # calls of one callee

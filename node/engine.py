@@ -33,12 +33,14 @@ ENGINE_NICENESS = 5
 
 
 class Priority(IntEnum):
-    """Lower runs first. A backward pass frees a kept graph and lets an upstream stage go on."""
+    """Lower runs first. A backward pass frees a kept graph and lets an upstream stage go on; a whole inner step, at every stage
+    before, waits for a microbatch that a replica failed and that has come here instead."""
 
     STEP = 0
     BACKWARD = 1
-    FORWARD = 2
-    EVALUATION = 3
+    RETRIED = 2
+    FORWARD = 3
+    EVALUATION = 4
 
 
 def set_threads(threads: int) -> None:

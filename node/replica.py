@@ -63,11 +63,15 @@ class RoundTotals:
 
 @dataclass
 class Pass:
-    """An admitted pass of one microbatch; it ends in `Replica.backward` or in `Replica.give_up`, whichever begins first."""
+    """An admitted pass of one microbatch; it ends in `Replica.backward` or in `Replica.give_up`, whichever begins first.
+
+    `retried`: a replica has failed the microbatch before it came here.
+    """
 
     identifier: int
     token: int
     counts: bool
+    retried: bool = False
     kept: Kept | None = None
     ending: bool = False
 
@@ -104,7 +108,7 @@ class Replica:
         self._ramp = ramp
         self._boundary = boundary
         self._draining = False
-        self._held: list[asyncio.Future[None]] = []
+        self._held: list[tuple[bool, asyncio.Future[None]]] = []
         self._stepping: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -128,8 +132,10 @@ class Replica:
 
     # ---- passes -----------------------------------------------------------------------------------------------------
 
-    async def admit(self, identifier: int, frames: int, inner_step_frames: int, *, counts: bool, hold_s: float) -> Pass:
-        """Ask to start a pass; a full step is waited for, up to `hold_s` seconds.
+    async def admit(
+        self, identifier: int, frames: int, inner_step_frames: int, *, counts: bool, hold_s: float, retried: bool = False
+    ) -> Pass:
+        """Ask to start a pass; a full step is waited for, up to `hold_s` seconds, by those that were retried at the head.
 
         Raises:
             Refused: DRAINING when the round closes here, BUSY when the step stays full or too many wait already.
@@ -142,24 +148,24 @@ class Replica:
             admission = self.account.admit(identifier, frames, inner_step_frames, counts=counts)
             if admission.admitted:
                 self._idle.clear()
-                return Pass(identifier, admission.token, counts)
+                return Pass(identifier, admission.token, counts, retried)
             if len(self._held) >= MAX_HELD:
                 raise Refused(pb.BUSY, f"{admission.reason}, and {len(self._held)} requests wait")
             turn: asyncio.Future[None] = loop.create_future()
-            self._held.append(turn)
+            self._held.append((retried, turn))
             try:
                 async with asyncio.timeout_at(deadline):
                     await turn
             except TimeoutError as error:
                 raise Refused(pb.BUSY, f"{admission.reason}, for {hold_s:.1f} s") from error
             finally:
-                if turn in self._held:
-                    self._held.remove(turn)
+                self._held = [held for held in self._held if held[1] is not turn]
 
     async def forward(self, taken: Pass, batch: TextBatch | None, hidden: np.ndarray | None, side: Side) -> Kept:
         """Run the forward pass of an admitted pass."""
         seed = self.context.settings.seed
-        taken.kept = await self.engine.run(Priority.FORWARD, self.local.forward, taken.identifier, batch, hidden, side, seed)
+        priority = Priority.RETRIED if taken.retried else Priority.FORWARD
+        taken.kept = await self.engine.run(priority, self.local.forward, taken.identifier, batch, hidden, side, seed)
         return taken.kept
 
     async def backward(self, taken: Pass, grad: np.ndarray | None, losses: Losses) -> np.ndarray | None:
@@ -222,7 +228,7 @@ class Replica:
 
     def _wake(self) -> None:
         held, self._held = self._held, []
-        for turn in held:
+        for _, turn in sorted(held, key=lambda one: not one[0]):  # each asks again in this order
             if not turn.done():
                 turn.set_result(None)
 

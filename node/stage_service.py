@@ -265,7 +265,10 @@ class StageService:
         taken = None
         try:
             hold_s = HOLD_SHARE * request.deadline_s
-            taken = await replica.admit(identifier, request.frames, request.inner_step_frames, counts=counts, hold_s=hold_s)
+            taken = await replica.admit(
+                identifier, request.frames, request.inner_step_frames, counts=counts, hold_s=hold_s,
+                retried=request.attempts < context.settings.attempts,
+            )  # fmt: skip
             self._faults.reach("node.forward.before", round=context.round, stage=context.stage, microbatch=identifier)
             kept = await replica.forward(taken, None, step_input.hidden, side)
             path: tuple[pb.PathEntry, ...] = (

@@ -21,6 +21,8 @@ from protocol.identity import check_public_key
 
 PREFIX = "hocket1:"
 MAX_TICKET_CHARACTERS = 8192
+WAITS_FOR_TICKET = "everything is loaded; waiting for a ticket on standard input"
+"""What a worker logs that was started with `--ticket-from -`, when it begins to wait."""
 _CHECKSUM_BYTES = 4
 
 

@@ -132,6 +132,10 @@ class Child:
             raise own
         raise HocketError(Code.CHILD_FAILED, f"{self.name} ended with {code}, see {self.log_path}: {self.last_lines()}")
 
+    def has_logged(self, words: str) -> bool:
+        """Whether words stand in its log."""
+        return self.log_path.exists() and words in self.log_path.read_text(encoding="utf-8", errors="replace")
+
     def last_lines(self, count: int = 3) -> str:
         """The end of the log, for an error in one line."""
         if not self.log_path.exists():

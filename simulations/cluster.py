@@ -13,14 +13,14 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from common.errors import Code, HocketError
-from protocol.ticket import Ticket
+from protocol.ticket import WAITS_FOR_TICKET, Ticket
 from simulations.actions import ENDING, Action, FaultRecord, seen_in
 from simulations.child import Child
 from simulations.links import Link, Links
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
 START_GRACE_S = 90.0
+PREPARE_S = 240.0
 
 
 class Cluster:
@@ -41,7 +42,8 @@ class Cluster:
         out: folder; each process gets a folder of its own inside.
         plan: injected faults are handed to the processes at their start; `act` carries out the other steps.
         threads: CPU threads of a worker.
-        idle: how many started workers are kept that wait for a ticket, so that one that joins has its imports behind it.
+        idle: how many workers are started that wait for a ticket, so that one that joins has its imports behind it. Others are
+            started when none is left and no round is open: on the machine that all share, a start takes seconds from the rest.
         links: a network for each worker; None: all share that of this process.
         recycle_every: rounds after which a worker starts its compute engine anew; 0: only after a fault.
     """
@@ -106,12 +108,33 @@ class Cluster:
         child = self._idle.pop(0) if self._idle else await self._start_waiting()
         self.workers.append(child)
         child.tell(ticket)
-        await self.keep_idle()
         return child
 
-    async def keep_idle(self) -> None:
+    async def fill_idle(self) -> None:
         """Start workers until as many wait for a ticket as are to."""
-        while len(self._idle) + self._coming < self._idle_wanted:
+        await self._start_idle(self._idle_wanted)
+
+    async def prepare(self, wanted: int, note: Callable[[str], None]) -> None:
+        """Start so many workers, and wait until all have loaded what they need and wait for a ticket.
+
+        Args:
+            note: is told when they are still not there after a long time, and are no longer waited for.
+
+        Raises:
+            HocketError: CHILD_FAILED when one ends.
+        """
+        await self._start_idle(wanted)
+        deadline = time.monotonic() + PREPARE_S
+        while late := [child.name for child in self._idle if not child.has_logged(WAITS_FOR_TICKET)]:
+            for child in self._idle:
+                child.require()
+            if time.monotonic() > deadline:
+                note(f"{len(late)} of {wanted} workers are still being started after {PREPARE_S:.0f} s")
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def _start_idle(self, wanted: int) -> None:
+        while len(self._idle) + self._coming < wanted:
             self._coming += 1
             try:
                 self._idle.append(await self._start_waiting())
@@ -204,10 +227,13 @@ class Cluster:
         ))  # fmt: skip
 
     async def supervise(self, status: Mapping[str, Any]) -> None:
-        """Notice processes that ended. A coordinator that an injected fault killed is started again; else its end is an error.
+        """Notice processes that ended, and that no worker waits for a ticket any more.
+
+        A coordinator that an injected fault killed is started again; else its end is an error.
 
         Args:
-            status: the last status seen, which says what stage a worker that an injected fault killed was serving.
+            status: the last status seen, which says what stage a worker that an injected fault killed was serving, and whether
+                a round is open.
         """
         if self.coordinator is not None and not self.coordinator.running:
             if self.coordinator.killed_by_fault:
@@ -218,6 +244,8 @@ class Cluster:
             if worker.killed_by_fault and not worker.expected_end:
                 worker.expected_end = True
                 self._record("kill", worker, status)
+        if not self._idle and status.get("phase") not in (None, "OPEN"):
+            await self.fill_idle()
 
     def _record(self, kind: str, child: Child, status: Mapping[str, Any]) -> None:
         one = next((one for one in seen_in(status) if one.pid == child.pid), None)

@@ -24,6 +24,8 @@ TOOLS = ("ip", "nsenter", "unshare")
 BRIDGE = "hub"
 ENTER_S = 10.0
 POLL_S = 0.02
+BRIDGE_MAC = "02:00:00:00:00:01"
+"""Given, since a bridge takes the lowest of its cables' own otherwise, and so another one, unknown to all, when a cable goes."""
 PREFIX_BITS = 16
 NETWORKS = range(64, 128)
 """Second byte of 10.N.0.0/16, private by RFC 1918."""
@@ -92,7 +94,8 @@ class Links:
         try:
             await links._inside(holder)
             await links._in_hub(
-                f"link set lo up\nlink add {BRIDGE} type bridge\naddr add {links.hub}/{PREFIX_BITS} dev {BRIDGE}\n"
+                f"link set lo up\nlink add {BRIDGE} address {BRIDGE_MAC} type bridge\n"
+                f"addr add {links.hub}/{PREFIX_BITS} dev {BRIDGE}\n"
                 f"link set {BRIDGE} up\n"
             )
             ours = links.outside

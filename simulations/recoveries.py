@@ -50,6 +50,17 @@ def _is_hurt(faults: Iterable[FaultRecord], *, process: str = "", peer_id: str =
     )  # fmt: skip
 
 
+def _of_fault(fault: FaultRecord, faults: Iterable[FaultRecord], event: Event) -> bool:
+    """Whether a microbatch was sent elsewhere because of this fault, and of no later one of the same member.
+
+    A member may be hurt again, in another stage, while callers still tell what it left unanswered the first time.
+    """
+    at = float(event["time"])
+    if (event.get("from_peer"), int(event["stage"])) != (fault.peer_id, fault.stage) or not fault.at <= at <= _until(fault):
+        return False
+    return not any(other.peer_id == fault.peer_id and fault.at < other.at <= at for other in faults)
+
+
 def recoveries(
     faults: Sequence[FaultRecord], events: Sequence[Event], spans: OpenSpans | None = None
 ) -> list[dict[str, Any]]:
@@ -73,8 +84,7 @@ def recoveries(
             event
             for event in events
             if event["event"] == "rerouted"
-            and event.get("from_peer") == fault.peer_id
-            and fault.at <= float(event["time"]) <= _until(fault)
+            and _of_fault(fault, faults, event)
             and not _is_hurt(faults, process=str(event.get("process", "")), at=float(event["time"]))
         ]
         served = next(

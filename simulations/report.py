@@ -98,8 +98,9 @@ def build_report(
     missed_steps: Sequence[str],
     config: Mapping[str, Any],
     spans: OpenSpans | None = None,
+    unfinished: str | None = None,
 ) -> dict[str, Any]:
-    """The report of a finished run.
+    """The report of a run.
 
     Args:
         status: the coordinator's last status.
@@ -109,6 +110,7 @@ def build_report(
         missed_steps: steps of the fault plan that never became due.
         config: what the run was told.
         spans: when rounds were open.
+        unfinished: why the run did not come to its end; None: it did.
     """
     events = merged(logs)
     found = recoveries(faults, events, spans)
@@ -116,6 +118,7 @@ def build_report(
     lost = acked_updates_lost(logs, manifests)
     return {
         "run_id": status["run_id"],
+        "unfinished": unfinished,
         "rounds": rounds,
         "frames_per_second": speeds(rounds),
         "watch": list(status.get("watch", [])),
@@ -149,7 +152,8 @@ def summary(report: Mapping[str, Any]) -> list[str]:
     """A report in a few lines for people."""
     rounds = report["rounds"]
     losses = [float(entry["heldout_loss"]) for entry in rounds if entry.get("heldout_loss") is not None]
-    lines = [f"{len(rounds)} rounds in {float(report['seconds']):.0f} s" + (f", held out {losses[-1]:.4f}" if losses else "")]
+    lines = [report["unfinished"]] if report["unfinished"] else []
+    lines.append(f"{len(rounds)} rounds in {float(report['seconds']):.0f} s" + (f", held out {losses[-1]:.4f}" if losses else ""))
     for kind, times in report["recovery_times"].items():
         figures = "never seen to recover" if times["p95"] is None else (
             f"median {times['median']:.2f} s, p95 {times['p95']:.2f} s, longest {times['longest']:.2f} s"

@@ -21,8 +21,9 @@ from common.stop import stop_signals
 from protocol.ticket import Ticket
 from simulations.child import Child
 from simulations.cluster import START_GRACE_S, Cluster
+from simulations.following import unfinished, watch
 from simulations.links import Links
-from simulations.plan import Plan, PlanProgress
+from simulations.plan import Plan
 from simulations.progress import Show
 from simulations.recoveries import OpenSpans
 from simulations.report import build_report
@@ -30,7 +31,6 @@ from simulations.report import build_report
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
-SAMPLE_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SimulationSettings:
         one_by_one: start each worker once the one before it has a stage, so that worker-i serves stage i modulo the stages and a
             fault plan can name the process that it means.
         poll_s: how often the coordinator's status is looked at.
-        time_limit_s: after it the run is given up with an error.
+        time_limit_s: after it the run is given up: its report is written and says so, and the command ends with an error.
         extra: further lines of the run file as {section: {key: value}}.
     """
 
@@ -229,57 +229,6 @@ def placed(status: Mapping[str, Any]) -> set[str]:
     return {str(entry["operator"]) for entry in entries if entry.get("alive", True)}
 
 
-async def follow(
-    cluster: Cluster, ticket: str, settings: SimulationSettings, show: Show, spans: OpenSpans | None = None
-) -> tuple[dict[str, Any], PlanProgress]:
-    """Watch the run to its end, and until its last version was listened to; carry out the fault plan on the way.
-
-    Args:
-        spans: told when rounds are open.
-
-    Returns: the last status, and what became of the plan.
-
-    Raises:
-        HocketError: CHILD_FAILED when the coordinator ended by itself, or the time limit passed.
-    """
-    progress = PlanProgress(settings.plan)
-    deadline = time.monotonic() + settings.time_limit_s
-    next_sample = 0.0
-    status: dict[str, Any] = {}
-    reported: set[str] = set()
-    while time.monotonic() < deadline:
-        await cluster.supervise(status)
-        if (found := await cluster.status_if_up(ticket)) is None:
-            await asyncio.sleep(settings.poll_s)
-            continue
-        status = found
-        if spans is not None:
-            spans.look(str(status["phase"]), time.time())
-        for action in progress.due(status, time.monotonic()):
-            await cluster.act(action, ticket)
-            show.note(f"{action.kind} stage {action.stage} pid {action.pid}: {action.reason}")
-        for line in cluster.unexpected_ends():
-            if line not in reported:
-                reported.add(line)
-                show.note(line)
-        if time.monotonic() >= next_sample:
-            cluster.sample_usage()
-            next_sample = time.monotonic() + SAMPLE_EVERY_S
-        show.status(status)
-        if status["phase"] == "FINISHED" and status.get("listening") is None:
-            cluster.sample_usage()
-            return status, progress
-        await asyncio.sleep(settings.poll_s)
-    if status.get("phase") == "FINISHED":
-        show.note(f"the time limit has passed; the version of round {status['listening']} was not listened to")
-        return status, progress
-    raise HocketError(
-        Code.CHILD_FAILED,
-        f"the run did not end within {settings.time_limit_s:.0f} s: {status.get('phase')}, {status.get('reason')}; "
-        f"logs are in {cluster.out}",
-    )
-
-
 def worker_logs(workers: list[Child]) -> dict[str, list[dict[str, Any]]]:
     """Event logs of the workers by process name."""
     return {worker.name: read_events(worker.state_dir / "events.jsonl") for worker in workers}
@@ -328,9 +277,12 @@ async def run_simulation(
     """Run a cluster to its end and write `out/report.json`.
 
     Args:
-        after: called while the coordinator is still up, workers too; it may add to the report.
+        after: called while the coordinator is still up, workers too; it may add to the report. Not for a run that did not end.
 
     Returns: the report.
+
+    Raises:
+        HocketError: CHILD_FAILED, after the report was written, when the run did not end within its time limit.
     """
     out = out.resolve()
     started = time.monotonic()
@@ -345,11 +297,13 @@ async def run_simulation(
                 recycle_every=settings.recycle_every,
             )  # fmt: skip
             await stack.enter_async_context(cluster)
+            if settings.idle:
+                await cluster.prepare(settings.workers + settings.idle, show.note)
             ticket = await cluster.start_coordinator(run_toml)
             await start_workers(cluster, ticket, settings)
             show.note(f"started a coordinator and {len(cluster.workers)} workers; logs are in {out}")
             spans = OpenSpans()
-            status, progress = await follow(cluster, ticket, settings, show, spans)
+            status, progress = await watch(cluster, ticket, settings, show, spans)
             coordinator = cluster.coordinator
             assert coordinator is not None
             memory = {
@@ -371,11 +325,14 @@ async def run_simulation(
                 missed_steps=progress.missed,
                 config={"run_toml": run_toml.read_text(encoding="utf-8"), "workers": settings.workers},
                 spans=spans,
+                unfinished=unfinished(status, settings),
             )
-            if after is not None:
+            if after is not None and report["unfinished"] is None:
                 await after(FinishedRun(cluster, ticket, status, report))
             write_report(out, report, started)  # ending many processes takes its time, and may be broken off
     write_report(out, report, started)
+    if report["unfinished"] is not None:
+        raise HocketError(Code.CHILD_FAILED, f"{report['unfinished']}; report and logs are in {out}")
     return report
 
 

@@ -26,7 +26,7 @@ SHORT = st.floats(0.0, FLOOR_S, exclude_max=True)
 
 @given(gaps=st.lists(SHORT, min_size=MINIMUM_HISTORY, max_size=200), later=st.lists(SHORT, max_size=99))
 def test_a_callee_that_is_merely_busy_is_not_suspected(gaps: list[float], later: list[float]) -> None:
-    """Three signs missed in a row are never enough, whatever has been seen."""
+    """Two signs missed in a row are never enough, whatever has been seen."""
     arrivals = Arrivals()
     for gap in gaps:
         arrivals.came("a", gap)

@@ -84,6 +84,34 @@ def test_an_answer_that_breaks_off_anywhere_is_repeated_and_counted_once(harness
     assert last.replica.totals.inner_steps == 1 and last.replica.totals.frames == chain.at(0)[0].replica.totals.frames
 
 
+def test_of_those_that_wait_for_a_full_step_the_ones_that_were_retried_go_on_first(harness: ModuleType) -> None:
+    chain = harness.Chain(1)
+    order: list[int] = []
+
+    async def body(chain: Any) -> None:
+        replica = chain.at(0)[0].replica
+
+        async def enter(identifier: int, frames: int, *, retried: bool = False) -> Any:
+            taken = await replica.admit(identifier, frames, 100, counts=True, hold_s=30.0, retried=retried)
+            order.append(identifier)
+            return taken
+
+        first = await enter(0, 100)
+        held = [asyncio.create_task(enter(number, 50, retried=number in (2, 4))) for number in (1, 2, 3, 4)]
+        await asyncio.sleep(0)
+        assert order == [0] and not any(one.done() for one in held)
+        replica.give_up(first)  # the step has room for two again
+        await asyncio.wait({held[1], held[3]})
+        assert order == [0, 2, 4] and not held[0].done() and not held[2].done()
+        for one in (held[1], held[3]):
+            replica.give_up(one.result())
+        for taken in await asyncio.gather(held[0], held[2]):
+            replica.give_up(taken)
+
+    harness.run_chain(chain, body)
+    assert order == [0, 2, 4, 1, 3]
+
+
 def test_a_frozen_replica_is_noticed_by_its_silence_and_only_its_caller_retries(harness: ModuleType) -> None:
     chain = harness.Chain(3, [1, 1, 2], leases=harness.Leases(1, microbatches=2), silence_s=0.7)
     lost = chain.at(2)[0]

@@ -31,16 +31,17 @@ def test_backward_passes_go_before_forward_passes_and_all_run_on_one_thread() ->
         first = asyncio.create_task(engine.run(Priority.FORWARD, gate.wait))
         await asyncio.sleep(0)
         kinds = [Priority.EVALUATION, Priority.FORWARD, Priority.BACKWARD, Priority.FORWARD, Priority.BACKWARD, Priority.STEP]
+        kinds.append(Priority.RETRIED)
         tasks = [asyncio.create_task(engine.run(kind, work, f"{kind.name}-{index}")) for index, kind in enumerate(kinds)]
         await asyncio.sleep(0)
-        assert engine.waiting == 6
+        assert engine.waiting == 7
         gate.set()
         await asyncio.gather(first, *tasks)
         engine.close()
         return order, threads
 
     order, threads = asyncio.run(main())
-    assert order == ["STEP-5", "BACKWARD-2", "BACKWARD-4", "FORWARD-1", "FORWARD-3", "EVALUATION-0"]
+    assert order == ["STEP-5", "BACKWARD-2", "BACKWARD-4", "RETRIED-6", "FORWARD-1", "FORWARD-3", "EVALUATION-0"]
     assert len(threads) == 1 and threading.get_ident() not in threads
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import Code, HocketError
-from simulations.links import Links, namespace
+from simulations.links import BRIDGE, Links, namespace
 
 ECHO = """
 import socket
@@ -105,3 +105,31 @@ def test_without_the_commands_the_error_names_the_missing_one(tmp_path: Path, mo
     with pytest.raises(HocketError, match="no command ip") as caught:
         asyncio.run(Links.create())
     assert caught.value.code is Code.NETWORK_REFUSED
+
+
+def test_the_hub_keeps_its_address_when_a_worker_goes() -> None:
+    """Others know it by that address: what they send to it would be lost for as long as they believe in the old one."""
+
+    async def work(links: Links) -> None:
+        seen = set()
+        for _ in range(4):  # the addresses of cables are random
+            process = await asyncio.create_subprocess_exec(*links.within_new, "sleep", "60")
+            try:
+                await links.attach(links.reserve(), process)
+                seen.add(await hub_address(links))
+            finally:
+                process.kill()
+                await process.wait()
+        seen.add(await hub_address(links))
+        assert len(seen) == 1
+
+    with_links(work)
+
+
+async def hub_address(links: Links) -> bytes:
+    process = await asyncio.create_subprocess_exec(
+        *links.within_hub, "ip", "-o", "link", "show", BRIDGE, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.partition(b"link/ether ")[2].split()[0]

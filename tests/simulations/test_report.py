@@ -57,6 +57,17 @@ def test_a_recovery_without_a_waiting_microbatch_is_the_time_to_the_next_one_els
     assert found["seconds"] == 4.0 and found["detected_after_s"] is None
 
 
+def test_a_wait_belongs_to_the_last_fault_of_a_member_and_to_the_stage_that_it_served() -> None:
+    """A member that was frozen as a replica of stage 0 comes back in stage 1, where it is frozen again."""
+    first = FaultRecord("freeze", "worker-3", 33, 0, 2, "m3", "p3", at=90.0, until=95.0)
+    second = FaultRecord("freeze", "worker-3", 33, 1, 2, "m3", "p3", at=100.0, until=115.0)
+    events = [{**rerouted(98.0, "p3", 3.0), "stage": 1}, rerouted(101.0, "p3", 1.5), microbatch(90.5, 1, "p4")]
+    found = recoveries([first, second], sorted(events, key=lambda event: float(event["time"])))
+    assert [one["rerouted_microbatches"] for one in found] == [0, 1]
+    assert found[1]["seconds"] == 1.5
+    assert false_suspicions([first, second], events) == 0
+
+
 def test_a_stage_that_never_resumed_has_no_seconds() -> None:
     (found,) = recoveries([KILL], [microbatch(99.0, 1, "p4")])
     assert found["seconds"] is None and found["resumed_at"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,15 @@ def test_a_worker_that_is_cut_off_is_left_and_comes_back(tmp_path: Path, data: P
     assert len(report["rounds"]) == 5 and report["unexpected_ends"] == []
     assert report["acked_updates_lost"] == 0 and report["false_suspicions"] == 0
     assert last_ready(out, recovery["process"])["base"] == report["rounds"][-1]["base_cid"]
+
+
+def test_a_run_that_does_not_end_in_time_has_a_report_that_says_so(tmp_path: Path, data: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(HocketError) as caught:
+        simulate(out, data, stages=1, replicas=1, rounds=100, inner_steps=500, time_limit_s=2.0)
+    assert caught.value.code is Code.CHILD_FAILED and "did not end within 2 s" in caught.value.detail
+    report = json.loads((out / "report.json").read_text())
+    assert report["unfinished"] in caught.value.detail and report["rounds"] == [] and report["acked_updates_lost"] == 0
 
 
 def test_a_coordinator_killed_while_it_aggregates_goes_on_and_loses_nothing(tmp_path: Path, data: Path) -> None:

@@ -20,9 +20,10 @@ from common.log import read_events
 from protocol.ticket import Ticket
 from simulations.child import Child
 from simulations.cluster import Cluster
+from simulations.following import follow
 from simulations.progress import Quiet
 from simulations.report import acked_updates_lost
-from simulations.simulate import SimulationSettings, follow, read_manifests, run_file, worker_logs
+from simulations.simulate import SimulationSettings, read_manifests, run_file, worker_logs
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
