@@ -223,6 +223,10 @@ def read_checked(
     return _read(path, expected, code, finite, mapped)
 
 
-def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Read a safetensors file of our own making, whatever it holds, in the file's order; CHECKPOINT_INVALID when damaged."""
-    return _read(path, None, Code.CHECKPOINT_INVALID, False, False)
+def read_tensors(path: Path, *, code: Code = Code.CHECKPOINT_INVALID, mapped: bool = False) -> dict[str, np.ndarray]:
+    """Read a safetensors file, whatever it holds, in the file's order; never more than the file's own size is allocated.
+
+    Args:
+        code: of the error for a damaged file. mapped: as in `read_checked`.
+    """
+    return _read(path, None, code, False, mapped)
