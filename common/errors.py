@@ -66,6 +66,9 @@ class Code(IntEnum):
     IPFS_UNREACHABLE = 315
     IPFS_REFUSED = 316
     DEVICE_FAILED = 317
+    RATE_LIMITED = 319
+    BANNED = 320
+    INVITATION_REFUSED = 321
     OPENING_INVALID = 322
 
     STATE_UNREADABLE = 401
@@ -202,6 +205,11 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.DEVICE_FAILED: ErrorSpec(
         "the compute device failed", "check its memory and its driver, and start the command again", EXIT_RESOURCES
+    ),
+    Code.RATE_LIMITED: ErrorSpec("too many calls came at once", "call again after the time named here", EXIT_REFUSED),
+    Code.BANNED: ErrorSpec("the organiser has banned this member", "ask the organiser for a pardon", EXIT_REFUSED),
+    Code.INVITATION_REFUSED: ErrorSpec(
+        "the invitation does not let us in", "ask the organiser for a ticket with a fresh invitation", EXIT_REFUSED
     ),
     Code.OPENING_INVALID: ErrorSpec(
         "an opening cannot be read", "it is not used; whoever made it is asked again or suspected", EXIT_REFUSED

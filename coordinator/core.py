@@ -12,6 +12,7 @@ from typing import Any
 
 from common.errors import Code, HocketError
 from common.faults import Faults
+from coordinator.admission import STRANGER, Entry
 from coordinator.assignment import Candidate, Role, Wanted
 from coordinator.failures import Signs
 from coordinator.journal import Journal
@@ -120,13 +121,17 @@ class Core:
                 remedy=f"the smallest stage takes {least_mib} MiB",
             )  # fmt: skip
 
-    def join(self, member: str, request: pb.JoinRequest, nonce: Nonce) -> None:
-        """A member's process starts, or starts anew. JOIN_REFUSED as of `check_join`."""
+    def join(self, member: str, request: pb.JoinRequest, nonce: Nonce, entry: Entry = STRANGER, address: str = "") -> None:
+        """A member's process starts, or starts anew. JOIN_REFUSED as of `check_join`.
+
+        Args:
+            entry: of the decision to let it in. address: that it called from.
+        """
         self.check_join(member, request)
         self._hear(member)
         self.emit(
-            "joined", member=member, peer_id=request.peer_id, operator=one_line(request.operator, 200), nonce=nonce,
-            report=self._last_words(member),
+            "joined", member=member, peer_id=request.peer_id, operator=one_line(entry.operator or request.operator, 200),
+            nonce=nonce, report=self._last_words(member), address=address, invitation=entry.invitation,
             info={
                 "software": one_line(request.software, 200), "threads": request.threads,
                 "memory_limit_bytes": request.memory_limit_bytes,

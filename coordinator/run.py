@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.admission import Admission
 from coordinator.assignment import Role
 from coordinator.journal import Event
 from coordinator.leases import Cursor, Fate, Range
@@ -23,7 +24,8 @@ class Member:
     """Someone who joined. `stage` is None while unassigned; a member that is not `live` is lost or has left.
 
     A standby, by its `role`, keeps the base of its stage ready and serves nothing. A `barred` one has to start a new process
-    before it is given work again. `late_round` is a round for which it was ready only when that was closing already.
+    before it is given work again. `late_round` is a round for which it was ready only when that was closing already. `address`
+    is the IP address that it last joined from; empty: not known.
     """
 
     member: str
@@ -39,6 +41,7 @@ class Member:
     late_round: int = 0
     mismatches: int = 0
     reason: str = ""
+    address: str = ""
     info: dict[str, Any] = field(default_factory=dict)
 
 
@@ -98,6 +101,7 @@ class RunState:
     bootstrap: list[str] = field(default_factory=list)
 
     members: dict[str, Member] = field(default_factory=dict)
+    admission: Admission = field(default_factory=Admission)
     nonces: list[tuple[str, str, int]] = field(default_factory=list)
 
     phase: Phase = Phase.GATHERING
@@ -200,7 +204,8 @@ class RunState:
 
     def _joined(self, time: float, data: dict[str, Any]) -> None:
         known = self.members.get(data["member"])
-        member = Member(data["member"], data["peer_id"], data["operator"], info=data["info"])
+        member = Member(data["member"], data["peer_id"], data["operator"], address=data.get("address", ""), info=data["info"])
+        self.admission.joined(data)
         self._keep_report(data)
         if known is not None:
             # A new process of a known member: what the old one was doing is gone, its number goes on rising.
@@ -219,6 +224,20 @@ class RunState:
         member.live, member.reason, member.barred = False, data["reason"], data.get("barred", False)
         self._keep_report(data)
         self._remember_nonce(data)
+
+    def _banned(self, time: float, data: dict[str, Any]) -> None:
+        self.admission.bans[data["member"]] = data["reason"]
+        if data["member"] in self.members:
+            self._lost(time, {**data, "reason": f"banned: {data['reason']}", "barred": True})
+
+    def _pardoned(self, time: float, data: dict[str, Any]) -> None:
+        self.admission.bans.pop(data["member"], None)
+
+    def _invited(self, time: float, data: dict[str, Any]) -> None:
+        self.admission.invite(data)
+
+    def _invitation_revoked(self, time: float, data: dict[str, Any]) -> None:
+        self.admission.revoke(data)
 
     def _assigned(self, time: float, data: dict[str, Any]) -> None:
         member = self.members[data["member"]]
@@ -378,6 +397,10 @@ _HANDLERS: dict[str, Callable[[RunState, float, dict[str, Any]], None]] = {
     "revived": RunState._revived,
     "lost": RunState._lost,
     "left": RunState._lost,
+    "banned": RunState._banned,
+    "pardoned": RunState._pardoned,
+    "invited": RunState._invited,
+    "invitation_revoked": RunState._invitation_revoked,
     "assigned": RunState._assigned,
     "mismatch": RunState._mismatch,
     "ready": RunState._ready,
@@ -394,7 +417,7 @@ _HANDLERS: dict[str, Callable[[RunState, float, dict[str, Any]], None]] = {
 # Events that change what members, or the report, are told.
 _VISIBLE = frozenset(
     {
-        "created", "started", "bootstrap", "joined", "revived", "lost", "left", "assigned", "ready", "phase", "heldout",
+        "created", "started", "bootstrap", "joined", "revived", "lost", "left", "banned", "assigned", "ready", "phase", "heldout",
         "listened", "version",
     }
 )  # fmt: skip

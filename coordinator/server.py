@@ -22,13 +22,15 @@ from coordinator.announcing import Announcing
 from coordinator.assembly import Assembly
 from coordinator.children import Child, python_module
 from coordinator.core import Core
-from coordinator.door import MAX_MESSAGE_BYTES, Door
+from coordinator.door import Door
 from coordinator.driver import Driver
+from coordinator.entrance import Entrance
 from coordinator.journal import Journal
 from coordinator.listening import Listening
 from coordinator.peer_addresses import announced_multiaddrs, listen_multiaddr
 from coordinator.pushing import Pushing
 from coordinator.run_config import RunConfig
+from coordinator.server_options import SERVER_OPTIONS, concurrent_calls
 from coordinator.start import fold, found
 from coordinator.status import report_json
 from coordinator.uploads import Uploads
@@ -163,19 +165,17 @@ class Coordinator:
 
     def _server(self, certificate: tls.Certificate | None) -> grpc.aio.Server:
         core, network = self._core, self._config.network
-        server = grpc.aio.server(options=[
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            # Two coordinators on one port would each get some of the calls.
-            ("grpc.so_reuseport", 0),
-        ])  # fmt: skip
-        door = Door(core, Uploads(core, self._state_dir), self._key, lambda: [self._provider] if self._provider else [])
+        calls = concurrent_calls(self._config.membership.max_members)
+        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls)
+        door = Door(core, Uploads(core, self._state_dir), Entrance(core, self._key),
+                    lambda: [self._provider] if self._provider else [])  # fmt: skip
         hocket_pb2_grpc.add_CoordinatorServicer_to_server(door, server)
         host = f"[{network.host}]" if ":" in network.host else network.host
         # The port of the first start is kept: tickets name it.
         address = f"{host}:{network.port or core.state.port}"
         try:
             if certificate is None:
+                logger.warning("tls = false: members reach this coordinator in plain text, from this machine only")
                 port = server.add_insecure_port(address)
             else:
                 port = server.add_secure_port(address, grpc.ssl_server_credentials([(certificate.key_pem, certificate.pem)]))

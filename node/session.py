@@ -38,6 +38,7 @@ WATCH_WAIT_S = 5.0
 SUBMIT_TIMEOUT_S = 120.0
 PAUSE_S = 0.25
 PAUSE_LIMIT_S = 4.0
+PUSHBACK_LIMIT_S = 30.0
 
 Reply = TypeVar("Reply", bound=Message)
 Result = TypeVar("Result")
@@ -45,6 +46,14 @@ Result = TypeVar("Result")
 
 class NotAMember(HocketError):
     """The coordinator does not know this member, as after a restart: join again."""
+
+
+class Pushback(HocketError):
+    """The coordinator wants no call of ours before `wait_s` seconds have passed."""
+
+    def __init__(self, detail: str, wait_s: float) -> None:
+        super().__init__(Code.RATE_LIMITED, detail)
+        self.wait_s = min(max(wait_s, 0.0), PUSHBACK_LIMIT_S)
 
 
 def now_ms() -> int:
@@ -55,12 +64,15 @@ def now_ms() -> int:
 def _from_status(error: grpc.aio.AioRpcError) -> HocketError:
     """The numbered error for a failed call."""
     details = (error.details() or "").strip()
+    told = error_of_line(details)
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return NotAMember(Code.JOIN_REFUSED, details)
     if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-        return HocketError(Code.JOIN_REFUSED, details)
+        return told if told is not None else HocketError(Code.JOIN_REFUSED, details)
+    if told is not None and told.code is Code.RATE_LIMITED:
+        hint = dict(error.trailing_metadata() or ()).get("grpc-retry-pushback-ms", "")
+        return Pushback(told.detail, int(hint) / 1000 if isinstance(hint, str) and hint.isdigit() else 0.0)
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-        told = error_of_line(details)
         return HocketError(Code.SIGNATURE_INVALID, f"the coordinator says: {told.detail if told is not None else details}")
     return HocketError(Code.COORDINATOR_UNREACHABLE, f"{error.code().name}: {details}")
 
@@ -263,8 +275,10 @@ class Session:
                 if self._join_request is not None and what != "join":
                     await self.persist("join", lambda: self.join(self._join_request or pb.JoinRequest()), while_=while_)
             except HocketError as error:
-                if error.code not in (Code.COORDINATOR_UNREACHABLE, Code.SIGNATURE_INVALID):
+                if error.code not in (Code.COORDINATOR_UNREACHABLE, Code.SIGNATURE_INVALID, Code.RATE_LIMITED):
                     raise
+                if isinstance(error, Pushback):
+                    pause_s = max(pause_s, error.wait_s)
                 logger.warning("%s failed, next try in %.1f s: %s", what, pause_s, error.line())
             if not while_():
                 return None

@@ -144,11 +144,15 @@ async def crowds(member: Any, ticket: Any) -> None:
     messages = [
         make_signed(MemberKey.generate(), method="watch", payload=request, run_id=ticket.run_id, receiver=good_receiver(ticket),
                     now_ms=soon_ms)
-        for _ in range(4200)
+        for _ in range(1000)
     ]  # fmt: skip
+    met = set()
     for start in range(0, len(messages), 100):
         answers = await asyncio.gather(*(member.stub.Watch(one) for one in messages[start : start + 100]), return_exceptions=True)
-        assert all(isinstance(one, grpc.aio.AioRpcError) and one.code() is grpc.StatusCode.NOT_FOUND for one in answers)
+        assert all(isinstance(one, grpc.aio.AioRpcError) for one in answers)
+        met |= {one.code() for one in answers}
+    # The coordinator soon looks at none of them any more, and at the member's own calls as ever, though they share an address.
+    assert met == {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.RESOURCE_EXHAUSTED}
     await member.stub.Watch(member.sign("watch", request))  # what was remembered of members is all there still
     for pid in range(1, 200):
         report = pb.MemberReport(pid=pid, bytes_sent_updates=1 << 40)

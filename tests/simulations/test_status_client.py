@@ -12,6 +12,7 @@ from small_run import small_run
 from common.faults import NO_FAULTS
 from coordinator.core import Core
 from coordinator.door import Door
+from coordinator.entrance import Entrance
 from coordinator.journal import Journal
 from coordinator.run import RunState
 from coordinator.run_config import RunConfig
@@ -49,7 +50,7 @@ def test_all_rounds_come_though_one_message_does_not_hold_them(tmp_path: Path) -
     async def run() -> None:
         key, core = MemberKey.generate(), core_of(tmp_path)
         server = grpc.aio.server()
-        rpc.add_CoordinatorServicer_to_server(Door(core, Uploads(core, tmp_path), key, lambda: []), server)
+        rpc.add_CoordinatorServicer_to_server(Door(core, Uploads(core, tmp_path), Entrance(core, key), lambda: []), server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         ticket = Ticket("r", (f"127.0.0.1:{port}",), key.public, b"", ())

@@ -28,6 +28,7 @@ from coordinator.assembly import Assembly
 from coordinator.core import Core
 from coordinator.door import Door
 from coordinator.driver import Driver
+from coordinator.entrance import Entrance
 from coordinator.journal import Journal
 from coordinator.run_config import RunConfig
 from coordinator.start import fold, found
@@ -103,7 +104,10 @@ class Clock:
 class Answering:
     """What the door needs of a call's context."""
 
-    async def abort(self, status: grpc.StatusCode, detail: str) -> NoReturn:
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def abort(self, status: grpc.StatusCode, detail: str, metadata: tuple[tuple[str, str], ...] = ()) -> NoReturn:
         raise Refusal(status.name, detail)
 
 
@@ -140,7 +144,7 @@ async def put_together(
     assembly = Assembly(core, Versions(folder / "versions", store, KEY), folder, first_weights=first_weights)
     await assembly.genesis()
     core.emit("started", pid=1)
-    return Pieces(journal, core, Driver(core, assembly), Door(core, Uploads(core, folder), KEY, list, wall=wall))
+    return Pieces(journal, core, Driver(core, assembly), Door(core, Uploads(core, folder), Entrance(core, KEY, wall=wall), list))
 
 
 async def serve(pipe: socket.socket, folder: Path, run_toml: Path, clock: Clock, points: Points) -> None:
