@@ -7,34 +7,24 @@ after a crash.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
 from common.errors import Code, HocketError
 from coordinator.outer import nesterov
-from coordinator.rules import Plan, combine, plan
+from coordinator.rules.pipeline import Aggregation
+from coordinator.rules.plan import Plan, plan
 from coordinator.stage_writer import StageWriter
-from protocol.tensor_files import TensorInfo, read_checked
+from coordinator.update_checks import Submitted, check_updates, measure
+from protocol.flat_file import FlatFile
+from protocol.tensor_files import TensorInfo
 
-CHUNK_VALUES = 1 << 18
-LEAST_SHARE = 0.25
-# An inner step moves a weight by about its learning rate, so a whole round stays far below this times the weights' own size
-# (or times 1, for weights that start near zero). It keeps float32 sums from overflowing; the rule does the rest.
-RMS_BOUND = 10.0
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """An acknowledged update, as the aggregation needs it."""
-
-    member: str
-    path: Path
-    frames: int
+# From here on, of an update less than half of what an equal share would be went in.
+TRIMMED = 0.5
 
 
 @dataclass(frozen=True)
@@ -43,8 +33,10 @@ class StageOutcome:
 
     Args:
         plan: the rule that was applied; n = 0: the stage stays as it was.
-        accepted: members whose updates went in, in the order in which they were summed; refused: (member, reason).
-        norms: L2 norm of each checked update, by member.
+        accepted: members whose updates the rule saw, by member; refused: (member, reason).
+        norms, digests: L2 norm and, in hex, the digest of the tensors of each update that could be read, by member.
+        clips: what each accepted update was multiplied by, at most 1.
+        trimmed_shares: how much of each accepted update did not go in, compared with an equal share, from 0 to 1.
         sha256, size_bytes: of the new weights file; empty and 0 when nothing was accepted.
         momentum: whether a momentum file was written.
         step_norm: L2 norm of the aggregated pseudo-gradient.
@@ -54,82 +46,32 @@ class StageOutcome:
     accepted: list[str]
     refused: list[tuple[str, str]]
     norms: dict[str, float] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    clips: dict[str, float] = field(default_factory=dict)
+    trimmed_shares: dict[str, float] = field(default_factory=dict)
     sha256: str = ""
     size_bytes: int = 0
     momentum: bool = False
     step_norm: float = 0.0
 
-
-def _slices(size: int) -> Iterator[slice]:
-    return (slice(start, min(start + CHUNK_VALUES, size)) for start in range(0, size, CHUNK_VALUES))
-
-
-def _open(path: Path, tensors: Sequence[TensorInfo], code: Code) -> dict[str, np.ndarray]:
-    """Maps of a file that was compared with what it must hold. Taking a tensor out of the table and dropping it unmaps it."""
-    return read_checked(path, tensors, code=code, finite=False, mapped=True)
-
-
-def norm_of(path: Path, tensors: Sequence[TensorInfo], code: Code) -> float:
-    """L2 norm of a whole file, in float64.
-
-    Raises:
-        HocketError: `code` when it does not hold exactly `tensors`, NOT_FINITE for a NaN or an infinity.
-    """
-    try:
-        with path.open("rb") as stream:
-            header_bytes = int.from_bytes(stream.read(8), "little")
-    except OSError as error:
-        raise HocketError(code, f"{path} ({error.strerror})") from error
-    if header_bytes % 8:
-        # Such a file could not be mapped and would be read into memory whole.
-        raise HocketError(code, f"{path.name}: its data is not aligned")
-    arrays = _open(path, tensors, code)
-    squares = 0.0
-    for info in tensors:
-        flat = arrays.pop(info.name).reshape(-1)
-        for part in _slices(flat.size):
-            values = flat[part].astype(np.float64)
-            square = float(np.dot(values, values))
-            # One NaN or infinity makes the sum so; float64 has room for the square of any finite float32.
-            if not math.isfinite(square):
-                raise HocketError(Code.NOT_FINITE, f"{info.name[:80]!r}")
-            squares += square
-    return math.sqrt(squares)
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """By member: accepted, trimmed (less than half of it went in) or refused."""
+        return {
+            **{member: "trimmed" if self.trimmed_shares[member] > TRIMMED else "accepted" for member in self.accepted},
+            **{member: "refused" for member, _ in self.refused},
+        }
 
 
-def check_updates(
-    submitted: Sequence[Submitted], base_norm: float, tensors: Sequence[TensorInfo]
-) -> tuple[list[Submitted], list[tuple[str, str]], dict[str, float]]:
-    """Part the updates into those that count and those that do not, with the reason; norms of all that could be read.
+class FileUpdates:
+    """Open update files as the rules read them."""
 
-    Args:
-        base_norm: L2 norm of the stage's weights.
-    """
-    sound: list[Submitted] = []
-    refused: list[tuple[str, str]] = []
-    norms: dict[str, float] = {}
-    values = sum(math.prod(info.shape) for info in tensors)
-    bound = RMS_BOUND * max(base_norm, math.sqrt(values))
-    for one in sorted(submitted, key=lambda one: one.member):
-        try:
-            norm = norm_of(one.path, tensors, Code.UPDATE_REFUSED)
-        except HocketError as error:
-            refused.append((one.member, f"H{int(error.code)} {error.detail}".replace(str(one.path), "the file")))
-            continue
-        norms[one.member] = norm
-        if norm > bound:
-            refused.append((one.member, f"its norm of {norm:.3g} is above {bound:.3g}"))
-        elif one.frames == 0:
-            refused.append((one.member, "no frames were trained"))
-        else:
-            sound.append(one)
-    if not sound:
-        return [], refused, norms
-    usual = median(one.frames for one in sound)
-    for one in [one for one in sound if one.frames < LEAST_SHARE * usual]:
-        sound.remove(one)
-        refused.append((one.member, f"{one.frames} frames are under a quarter of the median of {usual:g}"))
-    return sound, sorted(refused), norms
+    def __init__(self, files: Sequence[FlatFile]) -> None:
+        self._files = files
+        self.count, self.size = len(files), files[0].size
+
+    def read(self, index: int, start: int, into: np.ndarray) -> None:
+        self._files[index].read(start, into)
 
 
 def aggregate_stage(
@@ -144,49 +86,67 @@ def aggregate_stage(
     outer_momentum: float,
     new_weights: Path,
     new_momentum: Path,
+    prepare: str = "none",
+    seed: bytes = b"",
+    excluded: Mapping[str, str] | None = None,
+    threads: int = 2,
 ) -> StageOutcome:
     """Make one stage's next weights.
 
     Args:
         base: the stage file that the round started from; momentum: the outer optimizer's file, None at first.
         tensors: of the stage, from its version's manifest; updates and momentum hold the same.
+        rule, tolerate, prepare: as `rules.plan` takes them. seed: of the draw of buckets.
         new_weights, new_momentum: where to write; untouched when no update counts.
+        excluded: members whose updates do not count, with the reason.
 
     Raises:
         HocketError: CHECKPOINT_INVALID, NOT_FINITE for our own files; DISK_FULL, STATE_UNREADABLE.
     """
     order = sorted(tensors, key=lambda info: info.name)
-    sound, refused, norms = check_updates(submitted, norm_of(base, order, Code.CHECKPOINT_INVALID), order)
-    chosen = plan(rule, tolerate, len(sound))
-    if not sound:
-        return StageOutcome(chosen, [], refused, norms)
-    weights = _open(base, order, Code.CHECKPOINT_INVALID)
-    moments = _open(momentum, order, Code.CHECKPOINT_INVALID) if momentum is not None else None
-    updates = [_open(one.path, order, Code.UPDATE_REFUSED) for one in sound]
+    base_norm = measure(base, order, Code.CHECKPOINT_INVALID).norm
+    checked = check_updates(submitted, base_norm, order, excluded=excluded, threads=threads)
+    norms = {member: one.norm for member, one in checked.measured.items()}
+    digests = {member: one.digest for member, one in checked.measured.items()}
+    accepted = [one.member for one in checked.sound]
+    chosen = plan(rule, tolerate, len(accepted), prepare)
+    if not accepted:
+        return StageOutcome(chosen, [], checked.refused, norms, digests)
     squares = 0.0
     with ExitStack() as stack:
+        weights = stack.enter_context(FlatFile(base, order, Code.CHECKPOINT_INVALID))
+        moments = stack.enter_context(FlatFile(momentum, order, Code.CHECKPOINT_INVALID)) if momentum is not None else None
+        files = [stack.enter_context(FlatFile(one.path, order, Code.UPDATE_REFUSED)) for one in checked.sound]
         weights_file = stack.enter_context(StageWriter(new_weights, order))
         momentum_file = stack.enter_context(StageWriter(new_momentum, order)) if outer_momentum > 0 else None
-        for info in order:
-            base_values = weights.pop(info.name).reshape(-1)
-            old_moments = moments.pop(info.name).reshape(-1) if moments is not None else None
-            rows = [update.pop(info.name).reshape(-1) for update in updates]
-            for part in _slices(base_values.size):
-                gradient = combine(np.stack([row[part] for row in rows]), chosen)
-                squares += float(np.dot(gradient.astype(np.float64), gradient.astype(np.float64)))
-                moved, fresh = nesterov(
-                    base_values[part], gradient, None if old_moments is None else old_moments[part],
-                    lr=outer_lr, mu=outer_momentum,
-                )  # fmt: skip
-                if not np.isfinite(moved).all():
-                    raise HocketError(Code.NOT_FINITE, f"the outer step of {info.name!r}")
-                weights_file.write(moved)
-                if momentum_file is not None and fresh is not None:
-                    momentum_file.write(fresh)
+        aggregation = Aggregation(FileUpdates(files), chosen, [norms[member] for member in accepted], seed, threads=threads)
+        position = 0
+        for gradient in aggregation.chunks():
+            exact = gradient.astype(np.float64)
+            squares += float(np.dot(exact, exact))
+            moved, fresh = nesterov(
+                _piece(weights, position, gradient), gradient, None if moments is None else _piece(moments, position, gradient),
+                lr=outer_lr, mu=outer_momentum,
+            )  # fmt: skip
+            if not np.isfinite(moved).all():
+                raise HocketError(Code.NOT_FINITE, f"the outer step of values {position} to {position + moved.size}")
+            weights_file.write(moved)
+            if momentum_file is not None and fresh is not None:
+                momentum_file.write(fresh)
+            position += gradient.size
         if momentum_file is not None:
             momentum_file.finish()
         sha256 = weights_file.finish()
     return StageOutcome(
-        chosen, [one.member for one in sound], refused, norms, sha256, weights_file.size_bytes,
-        momentum_file is not None, math.sqrt(squares),
+        chosen, accepted, checked.refused, norms, digests,
+        dict(zip(accepted, aggregation.clips, strict=True)),
+        dict(zip(accepted, aggregation.trimmed_shares(), strict=True)),
+        sha256, weights_file.size_bytes, momentum_file is not None, math.sqrt(squares),
     )  # fmt: skip
+
+
+def _piece(file: FlatFile, position: int, like: np.ndarray) -> np.ndarray:
+    """Values of a file from `position` on, float32, as many as `like` has."""
+    values = np.empty_like(like)
+    file.read(position, values)
+    return values

@@ -12,10 +12,11 @@ from typing import Any
 
 from common.errors import HocketError
 from common.files import atomic_write, disk_errors
-from coordinator.aggregate import StageOutcome, Submitted, aggregate_stage
+from coordinator.aggregate import StageOutcome, aggregate_stage
 from coordinator.children import python_module, run_once
 from coordinator.core import Core
 from coordinator.retention import read_pins, retained_by
+from coordinator.update_checks import Submitted
 from coordinator.versions import Versions, tensor_infos
 from protocol.manifest import RefusedUpdate, StageFile, UpdateEntry, VersionManifest
 
@@ -129,6 +130,7 @@ class Assembly:
                 files.weights, files.momentum,
                 [Submitted(one.member, self._state_dir / one.path, one.frames) for one in updates],
                 tensor_infos(entry), rule=config.aggregation.rule, tolerate=config.aggregation.tolerate,
+                prepare=config.aggregation.prepare, seed=f"{state.run_id}|{state.round}|{stage}".encode(),
                 outer_lr=config.rounds.outer_lr, outer_momentum=config.rounds.outer_momentum,
                 new_weights=self._versions.weights_path(version, stage),
                 new_momentum=self._versions.momentum_path(version, stage),
@@ -139,15 +141,17 @@ class Assembly:
 
         outcome, made = await asyncio.to_thread(work)
         logger.info(
-            "round %d, stage %d: %s of %d updates, tolerates %d, refused %d",
+            "round %d, stage %d: %s of %d updates, tolerates %d, refused %d%s",
             state.round, stage, outcome.plan.rule, outcome.plan.n, outcome.plan.tolerates, len(outcome.refused),
+            f" ({outcome.plan.why})" if outcome.plan.why else "",
         )  # fmt: skip
         for member, reason in outcome.refused:
             logger.warning("round %d, stage %d: the update of %s is left out: %s", state.round, stage, member[:12], reason)
         core.emit(
             "stage_done", round=state.round, stage=stage, rule=outcome.plan.rule, n=outcome.plan.n, f=outcome.plan.f,
-            tolerates=outcome.plan.tolerates, accepted=outcome.accepted, refused=outcome.refused, norms=outcome.norms,
-            step_norm=outcome.step_norm, file=made.model_dump(mode="json"),
+            tolerates=outcome.plan.tolerates, prepare=outcome.plan.prepare, why=outcome.plan.why, accepted=outcome.accepted,
+            refused=outcome.refused, outcomes=outcome.outcomes, clips=outcome.clips, trimmed_shares=outcome.trimmed_shares,
+            norms=outcome.norms, digests=outcome.digests, step_norm=outcome.step_norm, file=made.model_dump(mode="json"),
         )  # fmt: skip
 
     async def _publish(self, manifest: VersionManifest, *, frames: int, record: dict[str, Any] | None) -> None:
@@ -163,7 +167,7 @@ class Assembly:
         config = self._core.config
         return {
             "optimizer": "nesterov", "lr": config.rounds.outer_lr, "momentum": config.rounds.outer_momentum,
-            "rule": config.aggregation.rule, "tolerate": config.aggregation.tolerate,
+            "rule": config.aggregation.rule, "tolerate": config.aggregation.tolerate, "prepare": config.aggregation.prepare,
         }  # fmt: skip
 
     def _cursor(self, frames: int) -> dict[str, Any]:
@@ -190,7 +194,9 @@ class Assembly:
             "stages": [
                 {
                     "stage": stage, "rule": one["rule"], "f": one["f"], "n": one["n"], "tolerates": one["tolerates"],
+                    "prepare": one["prepare"], "why": one["why"],
                     "accepted": len(one["accepted"]), "accepted_members": one["accepted"],
+                    "clips": one["clips"], "trimmed_shares": one["trimmed_shares"],
                     "refused": [{"member": member, "reason": reason} for member, reason in one["refused"]],
                     "norms": one["norms"], "step_norm": one["step_norm"],
                 }

@@ -102,9 +102,10 @@ class RoundsSection(_Section):
 
 
 class AggregationSection(_Section):
-    """`[aggregation]`: the rule, and how many replicas of one stage may lie. Fewer are tolerated where fewer came."""
+    """`[aggregation]`: the rule, what comes before it, and how many replicas of one stage may lie: fewer where fewer came."""
 
-    rule: Literal["trimmed_mean", "median", "mean"] = "trimmed_mean"
+    rule: Literal["trimmed_mean", "median", "centred_clipping", "geometric_median", "krum", "multi_krum", "mean"] = "trimmed_mean"
+    prepare: Literal["none", "bucketing", "mixing"] = "none"
     tolerate: int = Field(default=1, ge=0)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from common.errors import Code, HocketError
 from common.files import atomic_write, disk_errors
-from coordinator.aggregate import norm_of
+from coordinator.update_checks import measure
 from protocol.content import RAW, file_cid, iter_file_blocks, links, parse_cid, read_file
 from protocol.identity import MemberKey
 from protocol.manifest import StageFile, TensorEntry, VersionManifest, read_manifest, sign_manifest
@@ -88,7 +88,7 @@ class Versions:
         """Put a stage's working files into the block store and describe them."""
         path = self.weights_path(version, stage)
         tensors = read_header(path)
-        norm_of(path, tensors, Code.CHECKPOINT_INVALID)
+        measure(path, tensors, Code.CHECKPOINT_INVALID)
         return StageFile(
             stage=stage,
             cid=self._store.add_file(path),

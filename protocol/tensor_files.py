@@ -99,7 +99,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class _Layout:
+class Layout:
     """Where each tensor of an open file lies, checked against the size of the file; nothing is allocated for data."""
 
     def __init__(self, stream: BinaryIO, path: Path, code: Code) -> None:
@@ -136,6 +136,18 @@ class _Layout:
     def fault(self, reason: str) -> HocketError:
         return HocketError(self._code, f"{self._path}: {reason}")
 
+    def check(self, expected: Sequence[TensorInfo]) -> None:
+        """The code's error unless the file holds exactly these tensors."""
+        wanted = {info.name: info for info in expected}
+        missing = sorted(wanted.keys() - self.tensors.keys())
+        surplus = sorted(self.tensors.keys() - wanted.keys())
+        if missing or surplus:
+            raise self.fault(f"tensors missing: {missing[:3]}, surplus: {surplus[:3]}")
+        for name, info in wanted.items():
+            found = self.tensors[name][0]
+            if found != info:
+                raise self.fault(f"{name[:80]!r} is {found.dtype} {found.shape} instead of {info.dtype} {info.shape}")
+
     def _entry(self, name: str, entry: Any) -> tuple[TensorInfo, int, int]:
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
             raise self.fault(f"{name[:80]!r} is not described in full")
@@ -153,18 +165,6 @@ class _Layout:
         return info, offsets[0], offsets[1]
 
 
-def _check_expected(layout: _Layout, expected: Sequence[TensorInfo]) -> None:
-    wanted = {info.name: info for info in expected}
-    missing = sorted(wanted.keys() - layout.tensors.keys())
-    surplus = sorted(layout.tensors.keys() - wanted.keys())
-    if missing or surplus:
-        raise layout.fault(f"tensors missing: {missing[:3]}, surplus: {surplus[:3]}")
-    for name, info in wanted.items():
-        found = layout.tensors[name][0]
-        if found != info:
-            raise layout.fault(f"{name[:80]!r} is {found.dtype} {found.shape} instead of {info.dtype} {info.shape}")
-
-
 def all_finite(array: np.ndarray) -> bool:
     """Whether every value is finite, chunk by chunk, so that a mapped file need not be in memory at once."""
     if array.dtype.kind != "f":
@@ -177,9 +177,9 @@ def _read(path: Path, expected: Sequence[TensorInfo] | None, code: Code, finite:
     tensors: dict[str, np.ndarray] = {}
     try:
         with path.open("rb") as stream:
-            layout = _Layout(stream, path, code)
+            layout = Layout(stream, path, code)
             if expected is not None:
-                _check_expected(layout, expected)
+                layout.check(expected)
             order = [info.name for info in expected] if expected is not None else list(layout.tensors)
             for name in order:
                 info, position = layout.tensors[name]

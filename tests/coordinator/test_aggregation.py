@@ -1,4 +1,4 @@
-"""Aggregation rules, the outer optimizer, and the making of a stage's next weights from files."""
+"""The outer optimizer, the checks of updates, and the making of a stage's next weights from files."""
 
 from __future__ import annotations
 
@@ -7,101 +7,22 @@ import json
 import math
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from common.errors import Code, HocketError
-from coordinator.aggregate import StageOutcome, Submitted, aggregate_stage, check_updates, norm_of
+from coordinator.aggregate import StageOutcome, aggregate_stage
 from coordinator.outer import nesterov
-from coordinator.rules import RULES, combine, plan
 from coordinator.stage_writer import StageWriter
+from coordinator.update_checks import Submitted, check_updates, measure
+from protocol.commitments import tensors_digest
 from protocol.tensor_files import TensorInfo, file_parts, info_of, read_tensors, write_tensors
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "aggregation.json").read_text())
-
-values = st.floats(-1e6, 1e6, width=32)
-updates = hnp.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 20)), elements=values)
-
-
-# ---- rules ---------------------------------------------------------------------------------------------------------------
-
-
-@given(st.sampled_from(RULES), st.integers(0, 10), st.integers(0, 40))
-def test_a_plan_never_tolerates_what_it_cannot(rule: str, tolerate: int, n: int) -> None:
-    chosen = plan(rule, tolerate, n)
-    assert chosen.n == n and 2 * chosen.tolerates < max(n, 1)
-    if n <= 2 or rule == "mean":
-        assert (chosen.rule, chosen.f, chosen.tolerates) == ("mean", 0, 0)
-    elif rule == "trimmed_mean":
-        # A count of updates, not a truncated share of them.
-        assert chosen.f == chosen.tolerates == min(tolerate, (n - 1) // 2)
-
-
-@settings(deadline=None)
-@given(updates, st.integers(0, 4))
-def test_rules_match_their_definitions(rows: np.ndarray, tolerate: int) -> None:
-    n = len(rows)
-    for rule in RULES:
-        chosen = plan(rule, tolerate, n)
-        found = combine(rows.copy(), chosen)
-        assert found.dtype == np.float32 and found.shape == rows.shape[1:]
-        for column in range(rows.shape[1]):
-            ordered = sorted(Fraction(float(value)) for value in rows[:, column])
-            if chosen.rule == "median":
-                exact = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-            else:
-                kept = ordered[chosen.f : n - chosen.f]
-                exact = sum(kept, Fraction(0)) / len(kept)
-            scale = float(max(abs(value) for value in ordered)) or 1.0
-            assert abs(float(exact) - float(found[column])) <= 2e-6 * scale + 1e-37
-
-
-@settings(deadline=None)
-@given(updates, st.randoms())
-def test_trimmed_mean_and_median_do_not_depend_on_the_order(rows: np.ndarray, random: object) -> None:
-    order = list(range(len(rows)))
-    random.shuffle(order)
-    for rule in ("trimmed_mean", "median"):
-        chosen = plan(rule, 4, len(rows))
-        if chosen.rule != "mean" and chosen.f > 0:
-            np.testing.assert_array_equal(combine(rows.copy(), chosen), combine(rows[order].copy(), chosen))
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.integers(3, 9), st.integers(1, 4), st.data())
-def test_tolerated_lies_stay_inside_the_honest_range(n: int, tolerate: int, data: st.DataObject) -> None:
-    rows = data.draw(hnp.arrays(np.float32, (n, 6), elements=st.floats(-10, 10, width=32)))
-    for rule in ("trimmed_mean", "median"):
-        chosen = plan(rule, tolerate, n)
-        lies = data.draw(hnp.arrays(np.float32, (chosen.tolerates, 6), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
-        attacked = rows.copy()
-        attacked[: chosen.tolerates] = lies
-        honest = rows[chosen.tolerates :]
-        found = combine(attacked, chosen)
-        slack = 1e-5 * np.abs(honest).max()
-        assert (found >= honest.min(0) - slack).all() and (found <= honest.max(0) + slack).all()
-
-
-@settings(deadline=None)
-@given(updates)
-def test_chunks_give_what_the_whole_gives(rows: np.ndarray) -> None:
-    chosen = plan("trimmed_mean", 1, len(rows))
-    whole = combine(rows.copy(), chosen)
-    parts = [combine(rows[:, start : start + 3].copy(), chosen) for start in range(0, rows.shape[1], 3)]
-    np.testing.assert_array_equal(whole, np.concatenate(parts))
-
-
-def test_golden_rules() -> None:
-    rows = np.array(GOLDEN["updates"], np.float32)
-    for rule, tolerate, expected in GOLDEN["rules"]:
-        np.testing.assert_array_equal(combine(rows.copy(), plan(rule, tolerate, len(rows))), np.array(expected, np.float32))
-
 
 # ---- outer optimizer -----------------------------------------------------------------------------------------------------
 
@@ -205,11 +126,15 @@ def test_two_rounds_with_momentum(tmp_path: Path) -> None:
     one = run(tmp_path, base, None, submitted, "v1")
     other = run(tmp_path, base, None, submitted[::-1], "v1-again")
     assert one.sha256 == other.sha256 and one.accepted == names and one.plan.f == 1
+    usual = np.median(list(one.norms.values()))
+    assert all(math.isclose(one.clips[member], min(1.0, usual / one.norms[member])) for member in names)
+    assert one.digests == {member: tensors_digest(drawn[member]).hex() for member in names}
+    assert set(one.outcomes.values()) == {"accepted"}
     two = run(tmp_path, tmp_path / "v1.safetensors", tmp_path / "v1.momentum.safetensors", submitted, "v2")
     weights = read_tensors(tmp_path / "v2.safetensors")
     assert two.sha256 == hashlib.sha256((tmp_path / "v2.safetensors").read_bytes()).hexdigest()
     for name, start in draw_tensors(0).items():
-        stacked = np.sort(np.stack([drawn[member][name] for member in names]), axis=0)
+        stacked = np.sort(np.stack([drawn[member][name] * np.float32(one.clips[member]) for member in names]), axis=0)
         gradient = (stacked[1] + stacked[2]) / np.float32(2)
         after, momentum = nesterov(start, gradient, None, lr=0.7, mu=0.9)
         after, momentum = nesterov(after, gradient, momentum, lr=0.7, mu=0.9)
@@ -247,7 +172,7 @@ def damaged(kind: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", ["nan", "infinite", "huge", "overflowing", "missing", "surplus", "transposed", "double", "cut",
-                                  "no header", "not aligned"])  # fmt: skip
+                                  "no header"])  # fmt: skip
 def test_a_bad_update_changes_nothing_and_is_named(tmp_path: Path, kind: str) -> None:
     base = put(tmp_path, "base", draw_tensors(0)).path
     good = [put(tmp_path, f"good{index}", draw_tensors(index, 0.01)) for index in range(3)]
@@ -256,10 +181,6 @@ def test_a_bad_update_changes_nothing_and_is_named(tmp_path: Path, kind: str) ->
         bad.path.write_bytes(bad.path.read_bytes()[:-1])
     elif kind == "no header":
         bad.path.write_bytes(b"\xff" * 64)
-    elif kind == "not aligned":
-        data = bad.path.read_bytes()
-        size = int.from_bytes(data[:8], "little")
-        bad.path.write_bytes((size + 1).to_bytes(8, "little") + data[8 : 8 + size] + b" " + data[8 + size :])
     without = run(tmp_path, base, None, good, "without")
     outcome = run(tmp_path, base, None, [bad, *good], "with")
     assert outcome.sha256 == without.sha256
@@ -270,14 +191,14 @@ def test_a_bad_update_changes_nothing_and_is_named(tmp_path: Path, kind: str) ->
 def test_few_frames_are_left_out_with_the_reason(tmp_path: Path) -> None:
     submitted = [put(tmp_path, name, draw_tensors(1, 0.01), frames) for name, frames in
                  (("a", 1000), ("b", 800), ("c", 199), ("d", 200), ("e", 0))]  # fmt: skip
-    sound, refused, norms = check_updates(submitted, 1.0, TENSORS)
+    checked = check_updates(submitted, 1.0, TENSORS)
     # The median of those that trained at all (1000, 800, 200, 199) is 500.
-    assert [one.member for one in sound] == ["a", "b", "c", "d"] and [member for member, _ in refused] == ["e"]
-    assert set(norms) == set("abcde")
+    assert [one.member for one in checked.sound] == ["a", "b", "c", "d"] and [member for member, _ in checked.refused] == ["e"]
+    assert set(checked.measured) == set("abcde")
     submitted[2] = Submitted("c", submitted[2].path, 124)
-    sound, refused, _ = check_updates(submitted, 1.0, TENSORS)
-    assert [one.member for one in sound] == ["a", "b", "d"]
-    assert "under a quarter of the median" in dict(refused)["c"]
+    checked = check_updates(submitted, 1.0, TENSORS)
+    assert [one.member for one in checked.sound] == ["a", "b", "d"]
+    assert "under a quarter of the median" in dict(checked.refused)["c"]
 
 
 def test_norms_are_float64(tmp_path: Path) -> None:
@@ -285,7 +206,7 @@ def test_norms_are_float64(tmp_path: Path) -> None:
     tensors["b.weight"][:] = np.float32(1e25)
     path = put(tmp_path, "x", tensors).path
     exact = math.sqrt(math.fsum(float(value) ** 2 for array in tensors.values() for value in array.reshape(-1)))
-    assert math.isclose(norm_of(path, TENSORS, Code.UPDATE_REFUSED), exact, rel_tol=1e-12)
+    assert math.isclose(measure(path, TENSORS, Code.UPDATE_REFUSED).norm, exact, rel_tol=1e-12)
 
 
 def test_a_damaged_base_is_our_own_fault(tmp_path: Path) -> None:
@@ -300,7 +221,8 @@ def test_a_damaged_base_is_our_own_fault(tmp_path: Path) -> None:
 MEASURE = """
 import sys
 from pathlib import Path
-from coordinator.aggregate import StageOutcome, Submitted, aggregate_stage
+from coordinator.aggregate import aggregate_stage
+from coordinator.update_checks import Submitted
 from protocol.tensor_files import TensorInfo
 from simulations.usage import peak_bytes
 folder = Path(sys.argv[1])
@@ -323,8 +245,8 @@ def test_memory_is_some_tensors_not_whole_files(tmp_path: Path) -> None:
             writer.finish()
     command = [sys.executable, "-c", MEASURE, str(tmp_path)]
     grown_kib = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    # Four files of 48 MiB are read and two written; one tensor of each and some chunks are in memory.
-    assert grown_kib < 40 * 1024
+    # Four files of 48 MiB are read and two written; some chunks of each are in memory.
+    assert grown_kib < 20 * 1024
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:

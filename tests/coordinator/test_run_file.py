@@ -68,7 +68,7 @@ def test_a_slip_of_one_letter_finds_the_key(key: str, data: st.DataObject) -> No
     ("count = 5\n", "", "rounds.count"),
     ("inner_lr = 0.006", "inner_lr = nan", "rounds.inner_lr"),
     ('id = "r1"', 'id = "R 1"', "run.id"),
-    ("[data]", "[aggregation]\nrule = 'krum'\n[data]", "aggregation.rule"),
+    ("[data]", "[aggregation]\nrule = 'bulyan'\n[data]", "aggregation.rule"),
     ("[data]", "[network]\nlisten = '0.0.0.0:80'\ntls = false\n[data]", "network"),
     ("[data]", "[network]\nlisten = '0.0.0.0:80'\n[data]", "network"),
     ("[data]", "[network]\nlisten = 'localhost:99999'\n[data]", "network"),

@@ -1,0 +1,133 @@
+"""Which updates of a stage count: what each file holds, its norm and its digest, and the reason for those that are left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from common.errors import Code, HocketError
+from protocol.commitments import TensorsDigest
+from protocol.flat_file import FlatFile
+from protocol.tensor_files import TensorInfo
+
+CHUNK_VALUES = 1 << 16
+LEAST_SHARE = 0.25
+# An inner step moves a weight by about its learning rate, so a whole round stays far below this times the weights' own size
+# (or times 1, for weights that start near zero). It keeps float32 sums from overflowing; the rule does the rest.
+RMS_BOUND = 10.0
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """An acknowledged update, as the aggregation needs it. `frames` are those that its sender says were trained."""
+
+    member: str
+    path: Path
+    frames: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A whole file: its L2 norm, in float64, and the digest of its tensors in hex."""
+
+    norm: float
+    digest: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Updates, parted.
+
+    Args:
+        sound: those that count, by member. refused: (member, reason), by member.
+        measured: what could be read, sound or not, by member.
+    """
+
+    sound: list[Submitted]
+    refused: list[tuple[str, str]]
+    measured: dict[str, Measured]
+
+
+def measure(path: Path, tensors: Sequence[TensorInfo], code: Code) -> Measured:
+    """Read a whole file once.
+
+    Args:
+        tensors: all that it must hold, by name.
+
+    Raises:
+        HocketError: `code` when it does not hold exactly `tensors`, NOT_FINITE for a NaN or an infinity.
+    """
+    digest = TensorsDigest()
+    squares = 0.0
+    with FlatFile(path, tensors, code) as flat:
+        room = np.empty(min(CHUNK_VALUES, max(flat.size, 1)), np.float32)
+        position = 0
+        for info in tensors:
+            digest.begin(info.name, info.dtype, info.shape)
+            for values in _pieces(info.size_bytes // 4, room):
+                flat.read(position, values)
+                position += values.size
+                digest.add(values)
+                exact = values.astype(np.float64)
+                square = float(np.dot(exact, exact))
+                # One NaN or infinity makes the sum so; float64 has room for the square of any finite float32.
+                if not math.isfinite(square):
+                    raise HocketError(Code.NOT_FINITE, f"{info.name[:80]!r}")
+                squares += square
+    return Measured(math.sqrt(squares), digest.digest().hex())
+
+
+def _pieces(size: int, room: np.ndarray) -> Iterator[np.ndarray]:
+    return (room[: min(room.size, size - start)] for start in range(0, size, room.size))
+
+
+def check_updates(
+    submitted: Sequence[Submitted],
+    base_norm: float,
+    tensors: Sequence[TensorInfo],
+    *,
+    excluded: Mapping[str, str] | None = None,
+    threads: int = 2,
+) -> Checked:
+    """Part the updates into those that count and those that do not, with the reason.
+
+    Args:
+        base_norm: L2 norm of the stage's weights. tensors: by name.
+        excluded: members whose updates do not count whatever they hold, with the reason. Their files are not read.
+    """
+    barred = excluded or {}
+    refused = [(one.member, barred[one.member]) for one in submitted if one.member in barred]
+    left = sorted((one for one in submitted if one.member not in barred), key=lambda one: one.member)
+
+    def read(one: Submitted) -> Measured | str:
+        try:
+            return measure(one.path, tensors, Code.UPDATE_REFUSED)
+        except HocketError as error:
+            return f"H{int(error.code)} {error.detail}".replace(str(one.path), "the file")
+
+    with ThreadPoolExecutor(threads, "update-checks") as pool:
+        found = dict(zip(left, pool.map(read, left), strict=True))
+    measured = {one.member: figures for one, figures in found.items() if isinstance(figures, Measured)}
+    values = sum(math.prod(info.shape) for info in tensors)
+    bound = RMS_BOUND * max(base_norm, math.sqrt(values))
+    sound: list[Submitted] = []
+    for one, figures in found.items():
+        if isinstance(figures, str):
+            refused.append((one.member, figures))
+        elif figures.norm > bound:
+            refused.append((one.member, f"its norm of {figures.norm:.3g} is above {bound:.3g}"))
+        elif one.frames == 0:
+            refused.append((one.member, "no frames were trained"))
+        else:
+            sound.append(one)
+    usual = median(one.frames for one in sound) if sound else 0
+    for one in [one for one in sound if one.frames < LEAST_SHARE * usual]:
+        sound.remove(one)
+        refused.append((one.member, f"{one.frames} frames are under a quarter of the median of {usual:g}"))
+    return Checked(sound, sorted(refused), measured)
