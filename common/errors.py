@@ -66,10 +66,12 @@ class Code(IntEnum):
     IPFS_UNREACHABLE = 315
     IPFS_REFUSED = 316
     DEVICE_FAILED = 317
+    QUARANTINED = 318
     RATE_LIMITED = 319
     BANNED = 320
     INVITATION_REFUSED = 321
     OPENING_INVALID = 322
+    COMMIT_REFUSED = 323
 
     STATE_UNREADABLE = 401
     DISK_FULL = 402
@@ -206,6 +208,9 @@ ERRORS: dict[Code, ErrorSpec] = {
     Code.DEVICE_FAILED: ErrorSpec(
         "the compute device failed", "check its memory and its driver, and start the command again", EXIT_RESOURCES
     ),
+    Code.QUARANTINED: ErrorSpec(
+        "the member is quarantined", "ask the organiser; the evidence named here can be checked by anybody", EXIT_REFUSED
+    ),
     Code.RATE_LIMITED: ErrorSpec("too many calls came at once", "call again after the time named here", EXIT_REFUSED),
     Code.BANNED: ErrorSpec("the organiser has banned this member", "ask the organiser for a pardon", EXIT_REFUSED),
     Code.INVITATION_REFUSED: ErrorSpec(
@@ -213,6 +218,9 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.OPENING_INVALID: ErrorSpec(
         "an opening cannot be read", "it is not used; whoever made it is asked again or suspected", EXIT_REFUSED
+    ),
+    Code.COMMIT_REFUSED: ErrorSpec(
+        "a commit or an opening is refused", "read the reason given; nothing was taken over", EXIT_REFUSED
     ),
     Code.STATE_UNREADABLE: ErrorSpec(
         "the state directory cannot be read or written", "check its path and permissions", EXIT_STATE

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -30,14 +30,17 @@ from node.session import now_ms
 from node.wire import (
     ANSWER_METHOD,
     REQUEST_METHOD,
+    Exchange,
     StepAnswer,
     StepInput,
     parse_signed,
     read_answer,
+    received,
 )
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, public_from_member_id
 from protocol.messages import make_signed, new_nonce, open_signed
+from protocol.tensors import EncodedTensor
 from swarm.carrier import Carrier, Message
 
 logger = logging.getLogger(__name__)
@@ -186,7 +189,7 @@ class Downstream:
             entry = self._members[choice.peer]
             request = self._request(errand, entry, attempt, budget_s)
             request.tensors.extend(tensor.head for tensor in tensors)
-            answer = await self._try(errand, entry, request, [tensor.data for tensor in tensors], step_input, attempt, budget_s)
+            answer = await self._try(errand, entry, request, tensors, step_input, attempt, budget_s)
             if answer is not None:
                 router.answered(choice.peer, errand.share, sent=now, now=loop.time())
                 self.stats.suspects.discard(choice.peer)
@@ -217,7 +220,7 @@ class Downstream:
         errand: Errand,
         entry: pb.RosterEntry,
         request: pb.TrainStepRequest,
-        body: list[bytes | memoryview],
+        tensors: Sequence[EncodedTensor],
         step_input: StepInput,
         attempt: _Attempt,
         budget_s: float,
@@ -242,13 +245,13 @@ class Downstream:
         try:
             message = await self._callees.call(
                 self._book.address(peer),
-                Message(signed.SerializeToString(), list(body)),
+                Message(signed.SerializeToString(), [tensor.data for tensor in tensors]),
                 ceiling_s=context.settings.silence_s,
                 deadline_s=budget_s,
             )
             answer = self._open(entry, message, nonce)
             if not answer.refusal:
-                read = read_answer(
+                came = read_answer(
                     answer,
                     message,
                     mode=errand.mode,
@@ -256,8 +259,8 @@ class Downstream:
                     config=context.config,
                     next_stage=context.stage + 1,
                 )
-                self._judge(errand, entry, step_input, read, answer.tensors)
-                return read
+                self._judge(errand, entry, step_input, came, answer.tensors)
+                return replace(came, exchange=Exchange(tuple(tensors), received(answer.tensors, message), message.head))
         except HocketError as error:
             if error.code in _OUR_FAULT:
                 raise

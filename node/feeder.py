@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import time
@@ -11,13 +10,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
+from node.commitments import PassTrace
 from node.context import RoundContext
 from node.downstream import Downstream, Errand
 from node.microbatches import Outcome
 from node.replica import Boundary, EventSink, Refused, Replica, no_boundary
 from node.wire import Losses, StepAnswer, StepInput
+from protocol.commitments import tensors_digest
 from protocol.generated import hocket_pb2 as pb
 from tts.batch import TextBatch, UtteranceLike
 from tts.config import ModelConfig
@@ -57,14 +60,9 @@ class Prepared:
     batches: list[TextBatch]
 
 
-def digest_of_batch(batch: TextBatch) -> bytes:
-    """SHA-256 that names a microbatch's input to stage 0."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(vars(batch).items()):
-        array = tensor.numpy()
-        digest.update(f"{name}|{array.dtype}|{list(array.shape)}|".encode())
-        digest.update(array.tobytes())
-    return digest.digest()
+def batch_arrays(batch: TextBatch) -> dict[str, np.ndarray]:
+    """What a microbatch's input to stage 0 is, by the names of `TextBatch`: int64, `speaker` float32."""
+    return {name: tensor.numpy() for name, tensor in vars(batch).items()}
 
 
 class Feeder:
@@ -242,7 +240,8 @@ class Feeder:
         context, replica, settings = self._context, self._replica, self._context.settings
         loop = asyncio.get_running_loop()
         began = time.monotonic()
-        digest = digest_of_batch(batch)
+        arrays = batch_arrays(batch)
+        digest = tensors_digest(arrays)
         if replica.ledger.arrive(identifier, digest, batch.frames).outcome is not Outcome.NEW:
             logger.error("microbatch %d was leased twice and is left out", identifier)
             return 0
@@ -250,6 +249,7 @@ class Feeder:
         total = of * batch.frames
         try:
             taken = await replica.admit(identifier, batch.frames, total, counts=True, hold_s=settings.step_deadline_s)
+            taken.trace = trace = PassTrace(identifier, batch.frames, total, settings.wire or "fp32", arrays, digest)
             self._faults.reach("node.forward.before", round=context.round, stage=0, microbatch=identifier)
             kept = await replica.forward(taken, batch, None, batch.side())
             below = StepAnswer(None, Losses(), (), 0)
@@ -259,6 +259,7 @@ class Feeder:
                 below = await self._downstream.call(
                     errand, StepInput(kept.hidden, batch.side().arrays()), own_step=replica.account.step
                 )
+            trace.went_on(below.exchange, kept.losses)
             await replica.backward(taken, below.grad, kept.losses + below.losses)
         except HocketError as error:
             if error.code is Code.CARRIER_FAILED:

@@ -17,6 +17,7 @@ from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from common.log import EventLog
 from node.announcer import Announcer
+from node.committer import Committer
 from node.context import RoundContext
 from node.engine import Engine, Priority
 from node.peers import AddressBook
@@ -104,6 +105,7 @@ class Follower:
         )
         self._changed = asyncio.Event()
         self._engine = self._make_engine()
+        self._committer = Committer(self._session, state_dir / "opening.safetensors", events.write, self._changed.set)
         self._recycling = RecyclePlan(recycle_every)
         self._view = pb.RunView()
         self._report_wanted = asyncio.Event()
@@ -192,6 +194,7 @@ class Follower:
                 logger.info("left without a word to the coordinator: %s", error)
         if self._station is not None:
             await self._station.close()
+        await self._committer.end()
         await self._session.close()
         await self._fallback.close()
         self._engine.close()
@@ -239,9 +242,8 @@ class Follower:
             retry_s = None
             if self._engine.fault:
                 await self._recycle()
-            if self._station is not None:
-                for failure in self._station.failures():
-                    raise failure
+            for failure in [*self._committer.failures(), *(self._station.failures() if self._station is not None else [])]:
+                raise failure
             if self._stopping:
                 await self._hand_over()
                 return
@@ -334,6 +336,7 @@ class Follower:
             self._report_wanted.set()
             return
         station.follow(context, view.phase)
+        self._committer.asked(view.openings, context)
         if context.is_first:
             reader = await self._dataset_reader()
             if view.phase == pb.OPEN:
@@ -387,6 +390,7 @@ class Follower:
             carrier=self._carrier,
             key=self._key,
             session=self._session,
+            committer=self._committer,
             engine=self._engine,
             service=self._service,
             book=self._book,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,12 +51,13 @@ class Snapshot:
 
 
 def progress_of(
-    replica: Replica, weights_sha256: str, resumed: Sequence[int], leases: Sequence[pb.LeaseDone]
+    replica: Replica, weights_sha256: str, resumed: Sequence[int], leases: Sequence[pb.LeaseDone], link: bytes = b""
 ) -> Progress:
     """What a replica has in its weights at this boundary; nothing is in flight.
 
     Args:
         weights_sha256: of the base's stage file, in hex. resumed: generations whose work is included. leases: finished ones.
+        link: by which the state was committed to.
     """
     context, totals, ledger = replica.context, replica.totals, replica.ledger
     return Progress(
@@ -82,7 +83,13 @@ def progress_of(
         dropped=ledger.dropped,
         leases=tuple(FinishedLease(lease_id=one.lease_id, frames=one.frames, microbatches=one.microbatches) for one in leases),
         steps_taken=replica.local.steps_taken,
+        chain_link=link.hex(),
     )
+
+
+async def no_link() -> bytes:
+    """Nothing is committed to."""
+    return b""
 
 
 class ProgressKeeper:
@@ -118,7 +125,12 @@ class ProgressKeeper:
     # ---- saving -----------------------------------------------------------------------------------------------------
 
     async def at_boundary(
-        self, replica: Replica, weights_sha256: str, resumed: Sequence[int], leases: Sequence[pb.LeaseDone]
+        self,
+        replica: Replica,
+        weights_sha256: str,
+        resumed: Sequence[int],
+        leases: Sequence[pb.LeaseDone],
+        link: Callable[[], Awaitable[bytes]] = no_link,
     ) -> None:
         """Save, if it is time to. Nothing may be admitted or in flight until this returns; arguments of `progress_of`."""
         now = time.monotonic()
@@ -128,7 +140,7 @@ class ProgressKeeper:
         decision = self._plan.decide(now, writing=writing)
         if not decision.save:
             return
-        progress = progress_of(replica, weights_sha256, resumed, leases)
+        progress = progress_of(replica, weights_sha256, resumed, leases, await link())
         try:
             stall_s = await self._engine.run(Priority.STEP, self._copy, progress)
         except (HocketError, MemoryError) as error:

@@ -60,6 +60,7 @@ class Progress(_Part):
         microbatches: of this round. duplicates, dropped: of this round's ledger.
         leases: finished in this round.
         steps_taken: by the optimizer since its moments were zero.
+        chain_link: by which this state was committed to, in hex; empty: it was not.
     """
 
     format: str = FORMAT
@@ -82,6 +83,7 @@ class Progress(_Part):
     dropped: Count = 0
     leases: tuple[FinishedLease, ...] = ()
     steps_taken: Count
+    chain_link: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
 
     @property
     def losses(self) -> Losses:

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from common.errors import Code, HocketError
+from node.commitments import PassTrace, Recorder, State
 from node.context import RoundContext
 from node.engine import Engine, Priority
 from node.local_sgd import Kept, LocalStage, joiner_ramp
 from node.microbatches import Close, Ledger, Settled, StepAccount
 from node.wire import Losses, StepAnswer
 from protocol.generated import hocket_pb2 as pb
+from protocol.tensors import EncodedTensor
 from tts.batch import Side, TextBatch
 
 logger = logging.getLogger(__name__)
@@ -65,14 +67,18 @@ class RoundTotals:
 class Pass:
     """An admitted pass of one microbatch; it ends in `Replica.backward` or in `Replica.give_up`, whichever begins first.
 
-    `retried`: a replica has failed the microbatch before it came here.
+    Args:
+        retried: a replica has failed the microbatch before it came here.
+        trace: of what it met, filled in by whoever makes the pass. encoded: the gradient that it returns, as it will travel.
     """
 
     identifier: int
     token: int
     counts: bool
     retried: bool = False
+    trace: PassTrace | None = None
     kept: Kept | None = None
+    encoded: EncodedTensor | None = None
     ending: bool = False
 
 
@@ -86,6 +92,8 @@ class Replica:
         event: writes to the worker's event log.
         ramp: this member joined the run late and its moments began at zero.
         boundary: called after each inner step, before the next pass is admitted; nothing is in flight.
+
+    `recorder` may be set before the first pass: it is told of every counted pass and every step.
     """
 
     def __init__(
@@ -104,6 +112,7 @@ class Replica:
         self.ledger: Ledger[StepAnswer] = Ledger(ANSWER_STORE_BYTES)
         self.account = StepAccount()
         self.totals = RoundTotals()
+        self.recorder: Recorder | None = None
         self._event = event
         self._ramp = ramp
         self._boundary = boundary
@@ -191,9 +200,13 @@ class Replica:
         except BaseException:
             self._return(taken)
             raise
+        if back is not None and taken.trace is not None:
+            taken.encoded = taken.trace.returned(back)
         frames_before = self.account.frames
         self.account.finish(taken.token)
         if taken.counts:
+            if self.recorder is not None and taken.trace is not None:
+                self.recorder.passed(taken.trace)
             self.ledger.count(taken.identifier)
             self.totals.frames += self.account.frames - frames_before
             self.totals.losses += losses
@@ -237,11 +250,12 @@ class Replica:
     async def _step(self, why: str) -> None:
         """Take the inner step on what is accumulated; nothing is in flight."""
         frames, identifiers = self.account.frames, self.account.identifiers()
-        rate = self.context.learning_rate(self.totals.frames - frames)
-        if self._ramp:
-            rate *= joiner_ramp(self.local.steps_taken)
+        ramp = joiner_ramp(self.local.steps_taken) if self._ramp else 1.0
+        rate = self.context.learning_rate(self.totals.frames - frames) * ramp
+        if self.recorder is not None:
+            await self.recorder.room()
         try:
-            norm = await self.engine.run(Priority.STEP, self.local.step, frames, rate)
+            norm, state = await self.engine.run(Priority.STEP, self._take_step, frames, rate)
         except HocketError as error:
             logger.error("inner step %d of round %d is discarded: %s", self.account.step, self.context.round, error.line())
             self._forget(identifiers, frames)
@@ -249,6 +263,8 @@ class Replica:
                 "inner_step_discarded", round=self.context.round, step=self.account.step, frames=frames, reason=error.line()
             )
         else:
+            if self.recorder is not None and state is not None:
+                self.recorder.stepped(identifiers, frames, rate, ramp, state)
             self.totals.inner_steps += 1
             self._event(
                 "inner_step",
@@ -265,7 +281,14 @@ class Replica:
         self._stepping = None
         self._wake()
 
+    def _take_step(self, frames: int, rate: float) -> tuple[float, State | None]:
+        """On the engine's thread: take the step; its gradient norm, and a copy of the state after it where that is recorded."""
+        norm = self.local.step(frames, rate)
+        return norm, self.local.copied_state() if self.recorder is not None and self.recorder.on else None
+
     def _forget(self, identifiers: list[int], frames: int) -> None:
+        if self.recorder is not None:
+            self.recorder.discarded(identifiers)
         self.ledger.discard(identifiers)
         self.totals.frames -= frames
 
@@ -292,6 +315,8 @@ class Replica:
     def drain(self) -> None:
         """From now on take no new pass; those that wait are told so."""
         self._draining = True
+        if self.recorder is not None:
+            self.recorder.release()
         self._wake()
 
     async def idle(self, grace_s: float) -> bool:

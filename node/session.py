@@ -40,6 +40,8 @@ PAUSE_S = 0.25
 PAUSE_LIMIT_S = 4.0
 PUSHBACK_LIMIT_S = 30.0
 
+_FOR_GOOD = (Code.COMMIT_REFUSED, Code.OPENING_INVALID)  # sent again, it would be refused again
+
 Reply = TypeVar("Reply", bound=Message)
 Result = TypeVar("Result")
 
@@ -74,6 +76,11 @@ def _from_status(error: grpc.aio.AioRpcError) -> HocketError:
         return Pushback(told.detail, int(hint) / 1000 if isinstance(hint, str) and hint.isdigit() else 0.0)
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
         return HocketError(Code.SIGNATURE_INVALID, f"the coordinator says: {told.detail if told is not None else details}")
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return HocketError(Code.PEER_REFUSED, "the coordinator does not serve this")
+    told = error_of_line(details)
+    if error.code() is grpc.StatusCode.FAILED_PRECONDITION and told is not None and told.code in _FOR_GOOD:
+        return told
     return HocketError(Code.COORDINATOR_UNREACHABLE, f"{error.code().name}: {details}")
 
 
@@ -175,7 +182,9 @@ class Session:
         nonce = new_nonce()
 
         def call(stub: rpc.CoordinatorStub) -> Awaitable[pb.Signed]:
-            made = {"join": stub.Join, "watch": stub.Watch, "lease": stub.Lease, "leave": stub.Leave}[method]
+            made = {"join": stub.Join, "watch": stub.Watch, "lease": stub.Lease, "leave": stub.Leave, "commit": stub.Commit}[
+                method
+            ]
             result: Awaitable[pb.Signed] = made(self._sign(method, payload, nonce, **fields), timeout=timeout_s)
             return result
 
@@ -216,6 +225,16 @@ class Session:
         """Say good-bye; the coordinator need not wait for this member any more."""
         await self._call("leave", pb.LeaveRequest(reason=reason), pb.LeaveReply, timeout_s=3.0)
 
+    async def commit(self, commit: pb.StepCommit, base_cid: str) -> pb.CommitReply:
+        """Commit to an inner step; sent again, it must be the same commit.
+
+        Raises:
+            HocketError: COMMIT_REFUSED, PEER_REFUSED when no commits are taken; those of every call.
+        """
+        return await self._call(
+            "commit", commit, pb.CommitReply, round=commit.round, base_cid=base_cid, stage=commit.stage
+        )
+
     async def submit(self, head: pb.UpdateHead, path: Path) -> pb.UpdateReceipt:
         """Stream an update once.
 
@@ -226,15 +245,38 @@ class Session:
         Returns: the receipt; `accepted` means that the update is on the coordinator's disk.
         """
         self._faults.reach("node.submit.before", round=head.round, stage=head.stage)
+
+        def half() -> None:
+            self._faults.reach("node.submit.half", round=head.round, stage=head.stage)
+
         nonce = new_nonce()
-        answer = await self._rpc(lambda stub: stub.SubmitUpdate(self._chunks(head, path, nonce), timeout=SUBMIT_TIMEOUT_S))
-        receipt = self._open(answer, "submit_update", pb.UpdateReceipt, nonce)
+        signed = self._sign("submit_update", head, nonce, round=head.round, base_cid=head.base_cid, stage=head.stage)
+        answer = await self._rpc(
+            lambda stub: stub.SubmitUpdate(self._chunks(signed, head.size_bytes, path, half), timeout=SUBMIT_TIMEOUT_S)
+        )
+        return self._receipt(answer, "submit_update", head, nonce)
+
+    async def submit_opening(self, head: pb.OpeningHead, path: Path) -> pb.UpdateReceipt:
+        """Stream an opening once; arguments and result as in `submit`."""
+        nonce = new_nonce()
+        signed = self._sign("submit_opening", head, nonce, round=head.round, stage=head.stage)
+        answer = await self._rpc(
+            lambda stub: stub.SubmitOpening(self._chunks(signed, head.size_bytes, path), timeout=SUBMIT_TIMEOUT_S)
+        )
+        return self._receipt(answer, "submit_opening", head, nonce)
+
+    def _receipt(
+        self, answer: pb.Signed, method: str, head: pb.UpdateHead | pb.OpeningHead, nonce: bytes
+    ) -> pb.UpdateReceipt:
+        receipt = self._open(answer, method, pb.UpdateReceipt, nonce)
         if (receipt.round, receipt.stage, receipt.sha256) != (head.round, head.stage, head.sha256):
-            raise HocketError(Code.SIGNATURE_INVALID, "the receipt is for another update")
+            raise HocketError(Code.SIGNATURE_INVALID, "the receipt is for another file")
         return receipt
 
-    async def _chunks(self, head: pb.UpdateHead, path: Path, nonce: bytes) -> AsyncIterator[pb.UpdateChunk]:
-        signed = self._sign("submit_update", head, nonce, round=head.round, base_cid=head.base_cid, stage=head.stage)
+    async def _chunks(
+        self, signed: pb.Signed, size_bytes: int, path: Path, half: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[pb.UpdateChunk]:
+        """The messages of a stream: the signed head, the file, the end; `half` is called when half of it is sent."""
         yield pb.UpdateChunk(head=signed)
         chunks = sent = 0
         half_reached = False
@@ -244,9 +286,9 @@ class Session:
                     yield pb.UpdateChunk(data=data)
                     chunks, sent = chunks + 1, sent + len(data)
                     self.bytes_sent_updates += len(data)
-                    if not half_reached and 2 * sent >= head.size_bytes:
+                    if not half_reached and 2 * sent >= size_bytes:
                         half_reached = True
-                        self._faults.reach("node.submit.half", round=head.round, stage=head.stage)
+                        half()
         except OSError as error:
             raise disk_error(error, path) from error
         yield pb.UpdateChunk(end=pb.UpdateEnd(chunks=chunks, bytes=sent))

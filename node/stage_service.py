@@ -16,6 +16,7 @@ import numpy as np
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
+from node.commitments import PassTrace
 from node.context import RoundContext
 from node.downstream import Downstream, Errand
 from node.edge_checks import EdgeChecks
@@ -32,6 +33,7 @@ from node.wire import (
     parse_request,
     parse_signed,
     read_input,
+    received,
 )
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, member_id
@@ -130,7 +132,7 @@ class StageService:
             serving = self._check(peer_id, sender, header, request)
             # Keys cost nothing: those that are not on the roster must not crowd out what is remembered of those that are.
             self._nonces.check(header.public_key, header.nonce, header.time_ms, now_ms())
-            answer, body = (await self._answer(serving, sender, request, message)).encode(encoding)
+            answer, body = (await self._answer(serving, sender, request, message, encoding)).encode(encoding)
         except Refused as refused:
             answer = pb.TrainStepAnswer(
                 refusal=refused.refusal,
@@ -194,7 +196,9 @@ class StageService:
             raise Refused(pb.BAD_INPUT, f"a budget of {request.attempts} tries in {request.deadline_s} s")
         return serving
 
-    async def _answer(self, serving: Serving, sender: str, request: pb.TrainStepRequest, message: Message) -> StepAnswer:
+    async def _answer(
+        self, serving: Serving, sender: str, request: pb.TrainStepRequest, message: Message, encoding: str
+    ) -> StepAnswer:
         deadline = asyncio.get_running_loop().time() + request.deadline_s
         try:
             step_input, side = read_input(request, message.body_bytes, serving.context.config)
@@ -220,7 +224,11 @@ class StageService:
             counts = verdict.outcome is Outcome.NEW
             if not counts:
                 logger.info("microbatch %d is not counted: %s", request.microbatch_id, verdict.reason)
-            job = _Job(asyncio.ensure_future(self._train(serving, request, step_input, side, digest, deadline, counts)))
+            trace = PassTrace(
+                request.microbatch_id, request.frames, request.inner_step_frames, encoding,
+                received(request.tensors, message), digest, sender, message.head,
+            )  # fmt: skip
+            job = _Job(asyncio.ensure_future(self._train(serving, request, step_input, side, trace, deadline, counts)))
             self._jobs[key] = job
             job.task.add_done_callback(lambda task: self._finished(key, task))
         else:
@@ -257,11 +265,11 @@ class StageService:
         request: pb.TrainStepRequest,
         step_input: StepInput,
         side: Side,
-        digest: bytes,
+        trace: PassTrace,
         deadline: float,
         counts: bool,
     ) -> StepAnswer:
-        replica, context, identifier = serving.replica, serving.context, request.microbatch_id
+        replica, context, identifier, digest = serving.replica, serving.context, request.microbatch_id, trace.input_digest
         taken = None
         try:
             hold_s = HOLD_SHARE * request.deadline_s
@@ -269,6 +277,7 @@ class StageService:
                 identifier, request.frames, request.inner_step_frames, counts=counts, hold_s=hold_s,
                 retried=request.attempts < context.settings.attempts,
             )  # fmt: skip
+            taken.trace = trace
             self._faults.reach("node.forward.before", round=context.round, stage=context.stage, microbatch=identifier)
             kept = await replica.forward(taken, None, step_input.hidden, side)
             path: tuple[pb.PathEntry, ...] = (
@@ -276,12 +285,14 @@ class StageService:
             )
             if serving.downstream is None:
                 losses, used = kept.losses, 0
+                trace.went_on(None, losses)
                 grad = await replica.backward(taken, None, losses)
             else:
                 below = await self._pass_on(serving, serving.downstream, request, kept.hidden, step_input, deadline)
                 losses, used, path = kept.losses + below.losses, below.attempts_used, (*path, *below.path)
+                trace.went_on(below.exchange, kept.losses)
                 grad = await replica.backward(taken, below.grad, losses)
-            answer = StepAnswer(grad, losses, path, used)
+            answer = StepAnswer(grad, losses, path, used, taken.encoded)
             replica.ledger.store(identifier, digest, answer, grad.nbytes if grad is not None else 0)
             return answer
         except HocketError as error:

@@ -16,6 +16,7 @@ import numpy as np
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from node.arrivals import Arrivals
+from node.committer import Committer
 from node.context import RoundContext
 from node.downstream import Downstream
 from node.edge_checks import EdgeChecks
@@ -62,7 +63,7 @@ class Station:
     Args:
         local: the stage's weights and optimizer, made by `build_local`.
         first: the context in which the stage was assigned.
-        carrier, key, session, engine, service, book: the worker's own.
+        carrier, key, session, committer, engine, service, book: the worker's own.
         state_dir: holds the update while it is sent, and the inner progress in `progress/`.
         event: writes to the worker's event log. poke: makes the worker report soon.
         wake: makes the worker look at `failures`.
@@ -77,6 +78,7 @@ class Station:
         carrier: Carrier,
         key: MemberKey,
         session: Session,
+        committer: Committer,
         engine: Engine,
         service: StageService,
         book: AddressBook,
@@ -99,7 +101,8 @@ class Station:
         self._wake = wake
         self._report_now = report_now
         self._faults = faults
-        self._submission = Submission(session, state_dir / "update.safetensors", event)
+        self._committer = committer
+        self._submission = Submission(session, committer, state_dir / "update.safetensors", event)
         self.progress = ProgressKeeper(state_dir / "progress", local, engine, event, faults=faults)
         self._opened: tuple[int, str] | None = None  # round and base that were served last
         self._leases = FeederTotals()
@@ -196,7 +199,7 @@ class Station:
         boundary = no_boundary if context.is_first else self._boundary
         replica = Replica(self.local, self._engine, context, self._event, ramp=self._late, boundary=boundary)
         self._leases, self._resumed = FeederTotals(), []
-        await self._resume(replica)
+        await self._committer.open(replica, await self._resume(replica))
         self._before = (self._engine.busy_s, replica.totals.frames)
         self._edges.begin_round()
         self.serving = Serving(context, replica, downstream, self._edges)
@@ -208,17 +211,19 @@ class Station:
             "ready", round=context.round, stage=context.stage, base=context.base_cid, weights_sha256=self.weights_sha256.hex()
         )
 
-    async def _resume(self, replica: Replica) -> None:
+    async def _resume(self, replica: Replica) -> bytes:
         """Go on where an earlier process of this member was, or where we were before our place was given up and back.
+
+        Returns: the link of what is resumed; empty when the round begins at its base.
 
         In later rounds of the same process the moments in memory are the newest.
         """
         begins, self._opened = self._opened, (replica.context.round, replica.context.base_cid)
         if begins is not None and begins != self._opened:
-            return
+            return b""
         saved = await self.progress.take_up(replica.context, self.weights_sha256.hex(), moments=begins is None)
         if saved is None:
-            return
+            return b""
         totals = RoundTotals(saved.frames, saved.inner_steps, saved.losses)
         replica.resume(totals, saved.settled(), duplicates=saved.duplicates, dropped=saved.dropped)
         self._leases.leases.extend(pb.LeaseDone(**one.model_dump()) for one in saved.leases)
@@ -227,11 +232,12 @@ class Station:
             "resumed", round=saved.round, stage=saved.stage, inner_steps=saved.inner_steps, frames=saved.frames,
             microbatches=sum(one.counted for one in saved.microbatches),
         )  # fmt: skip
+        return bytes.fromhex(saved.chain_link)
 
     async def _boundary(self) -> None:
         if self.serving is not None:
             await self.progress.at_boundary(
-                self.serving.replica, self.weights_sha256.hex(), self._resumed, self._leases.leases
+                self.serving.replica, self.weights_sha256.hex(), self._resumed, self._leases.leases, self._committer.saved_link
             )
 
     def follow(self, context: RoundContext, phase: pb.Phase) -> None:
@@ -397,6 +403,7 @@ class Station:
         if self.serving is not None:
             self.serving.replica.drain()
             await self.serving.replica.settled()
+        await self._committer.close()
         self._feeder = self._feeding = None
         self.serving = None
 

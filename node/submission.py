@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from node.committer import Committer
 from node.replica import EventSink
 from node.session import Session, file_digest
 from node.stage_service import Serving
@@ -20,12 +21,13 @@ class Submission:
     """Sends a member's updates, one a round.
 
     Args:
-        session: with the coordinator. path: of the file that holds an update while it is sent.
+        session: with the coordinator. committer: of the worker. path: of the file that holds an update while it is sent.
         event: writes to the worker's event log.
     """
 
-    def __init__(self, session: Session, path: Path, event: EventSink) -> None:
+    def __init__(self, session: Session, committer: Committer, path: Path, event: EventSink) -> None:
         self._session = session
+        self._committer = committer
         self._path = path
         self._event = event
 
@@ -46,6 +48,7 @@ class Submission:
 
     async def _send(self, serving: Serving, wanted: Callable[[], bool], leaving: bool) -> bool:
         context, replica = serving.context, serving.replica
+        commit = await self._committer.settled(wanted)
         size_bytes, sha256 = await asyncio.to_thread(file_digest, self._path)
         head = pb.UpdateHead(
             round=context.round,
@@ -61,11 +64,15 @@ class Submission:
             dropped=replica.ledger.dropped,
             leaving=leaving,
         )
+        if commit is not None:
+            head.chain_link, head.chain_step, head.chain_part = commit.link, commit.step, commit.part
         receipt = await self._session.persist("submit_update", lambda: self._session.submit(head, self._path), while_=wanted)
         if receipt is None:
             logger.warning("the update of round %d was not sent: the run has gone on", context.round)
         elif receipt.accepted:
             self._event("update_acked", round=context.round, stage=context.stage, sha256=sha256.hex(), frames=head.frames)
+            if receipt.open_step:
+                self._committer.draw_last()
             return True
         else:
             logger.warning("the update of round %d is refused: %s", context.round, receipt.reason)

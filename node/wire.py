@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from common.errors import Code, HocketError
 from protocol.generated import hocket_pb2 as pb
-from protocol.tensors import EncodedTensor, decode_all, encode
+from protocol.tensors import EncodedTensor, decode_all, encode, split_body
 from swarm.carrier import Message
 from tts.batch import Side, hidden_shape
 from tts.config import ModelConfig
@@ -98,6 +98,12 @@ def read_input(request: pb.TrainStepRequest, body: memoryview, config: ModelConf
     return StepInput(hidden, arrays), side
 
 
+def received(heads: Iterable[pb.TensorHead], message: Message) -> tuple[EncodedTensor, ...]:
+    """The tensors of a message as they travelled; it has been decoded once, so that heads and body fit."""
+    listed = list(heads)
+    return tuple(EncodedTensor(head, data) for head, data in zip(listed, split_body(listed, message.body_bytes), strict=True))
+
+
 def parse_signed(head: bytes) -> pb.Signed:
     try:
         return pb.Signed.FromString(head)
@@ -113,6 +119,19 @@ def parse_request(payload: bytes) -> pb.TrainStepRequest:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """What travelled between a stage and the next one for one microbatch.
+
+    Args:
+        sent: the request's tensors. came: the answer's. signed: the answer's signed head, serialized.
+    """
+
+    sent: tuple[EncodedTensor, ...]
+    came: tuple[EncodedTensor, ...]
+    signed: bytes
+
+
+@dataclass(frozen=True)
 class StepAnswer:
     """What comes back from a stage.
 
@@ -121,16 +140,24 @@ class StepAnswer:
         losses: of the microbatch, of this stage and all behind it.
         path: (stage, peer, digest of its input, pid) of every stage passed, the answering one first.
         attempts_used: failed tries spent.
+        encoded: `grad` as it travels, where it has been encoded already.
+        exchange: with the stage that answered; None in what is answered.
     """
 
     grad: np.ndarray | None
     losses: Losses
     path: tuple[pb.PathEntry, ...]
     attempts_used: int
+    encoded: EncodedTensor | None = None
+    exchange: Exchange | None = None
 
     def encode(self, encoding: str) -> tuple[pb.TrainStepAnswer, list[bytes | memoryview]]:
         """The answer's message and body. NOT_FINITE when the gradient is not."""
-        tensors = [encode("grad", self.grad, encoding)] if self.grad is not None else []
+        tensors: list[EncodedTensor] = []
+        if self.encoded is not None and self.encoded.head.encoding == {"fp32": "raw"}.get(encoding, encoding):
+            tensors = [self.encoded]
+        elif self.grad is not None:
+            tensors = [encode("grad", self.grad, encoding)]
         answer = pb.TrainStepAnswer(
             tensors=[tensor.head for tensor in tensors],
             losses=self.losses.codebooks(),

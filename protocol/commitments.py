@@ -1,6 +1,6 @@
 """What a replica commits to after each inner step: a hash chain over its weights, its optimizer's state and its microbatches.
 
-    link(0) = H(begin | run, round, stage, member, generation, base, previous | update(0), moments(0))
+    link(0) = H(begin | run, round, stage, member, generation, part, base, previous | update(0), moments(0))
     link(i) = H(step  | link(i-1), i, frames, lr | update(i), moments(i) | Merkle root of the records)
 
 `update(i)` is the digest of base minus weights after step i, so that the last one is that of the update itself, bit for bit: the
@@ -59,6 +59,7 @@ class ChainStart:
 
     Args:
         base_cid: of the version. previous: the last link of the progress that was resumed; empty for a new beginning.
+        part: how many chains were begun before under this generation.
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class ChainStart:
     generation: int
     base_cid: str
     previous: bytes = b""
+    part: int = 0
 
 
 def records_root(records: Iterable[pb.MicrobatchRecord]) -> bytes:
@@ -84,7 +86,7 @@ def first_link(start: ChainStart, update_digest: bytes, moments_digest: bytes) -
     """Link 0."""
     return _hash(
         b"begin", start.run_id.encode(), _number(start.round), _number(start.stage), start.member_id.encode(),
-        _number(start.generation), start.base_cid.encode(), start.previous, update_digest, moments_digest,
+        _number(start.generation), _number(start.part), start.base_cid.encode(), start.previous, update_digest, moments_digest,
     )  # fmt: skip
 
 

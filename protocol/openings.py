@@ -35,7 +35,7 @@ FORMAT = "hocket-opening/1"
 ABOUT = "about"
 MAX_ABOUT_BYTES = 4 << 20
 
-Count = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**64)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)]
 

@@ -289,7 +289,7 @@ class MicrobatchRecord(_message.Message):
     def __init__(self, id: _Optional[int] = ..., frames: _Optional[int] = ..., input: _Optional[bytes] = ..., output: _Optional[bytes] = ..., gradient_in: _Optional[bytes] = ..., gradient_out: _Optional[bytes] = ..., sender: _Optional[str] = ...) -> None: ...
 
 class StepCommit(_message.Message):
-    __slots__ = ("round", "generation", "stage", "step", "previous", "link", "update_digest", "moments_digest", "records", "frames", "lr")
+    __slots__ = ("round", "generation", "stage", "step", "previous", "link", "update_digest", "moments_digest", "records", "frames", "lr", "part")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +301,7 @@ class StepCommit(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     LR_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     round: int
     generation: int
     stage: int
@@ -312,7 +313,8 @@ class StepCommit(_message.Message):
     records: _containers.RepeatedCompositeFieldContainer[MicrobatchRecord]
     frames: int
     lr: float
-    def __init__(self, round: _Optional[int] = ..., generation: _Optional[int] = ..., stage: _Optional[int] = ..., step: _Optional[int] = ..., previous: _Optional[bytes] = ..., link: _Optional[bytes] = ..., update_digest: _Optional[bytes] = ..., moments_digest: _Optional[bytes] = ..., records: _Optional[_Iterable[_Union[MicrobatchRecord, _Mapping]]] = ..., frames: _Optional[int] = ..., lr: _Optional[float] = ...) -> None: ...
+    part: int
+    def __init__(self, round: _Optional[int] = ..., generation: _Optional[int] = ..., stage: _Optional[int] = ..., step: _Optional[int] = ..., previous: _Optional[bytes] = ..., link: _Optional[bytes] = ..., update_digest: _Optional[bytes] = ..., moments_digest: _Optional[bytes] = ..., records: _Optional[_Iterable[_Union[MicrobatchRecord, _Mapping]]] = ..., frames: _Optional[int] = ..., lr: _Optional[float] = ..., part: _Optional[int] = ...) -> None: ...
 
 class CommitReply(_message.Message):
     __slots__ = ("open_step", "open_microbatches", "reason")
@@ -325,7 +327,7 @@ class CommitReply(_message.Message):
     def __init__(self, open_step: _Optional[bool] = ..., open_microbatches: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class OpeningHead(_message.Message):
-    __slots__ = ("kind", "round", "stage", "generation", "step", "microbatch_id", "size_bytes", "sha256", "audit_id")
+    __slots__ = ("kind", "round", "stage", "generation", "step", "microbatch_id", "size_bytes", "sha256", "audit_id", "part")
     KIND_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -335,6 +337,7 @@ class OpeningHead(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     kind: OpeningKind
     round: int
     stage: int
@@ -344,7 +347,8 @@ class OpeningHead(_message.Message):
     size_bytes: int
     sha256: bytes
     audit_id: str
-    def __init__(self, kind: _Optional[_Union[OpeningKind, str]] = ..., round: _Optional[int] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., microbatch_id: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., audit_id: _Optional[str] = ...) -> None: ...
+    part: int
+    def __init__(self, kind: _Optional[_Union[OpeningKind, str]] = ..., round: _Optional[int] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., microbatch_id: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., audit_id: _Optional[str] = ..., part: _Optional[int] = ...) -> None: ...
 
 class WitnessTask(_message.Message):
     __slots__ = ("audit_id", "round", "stage", "base_cid", "microbatch_id", "frames", "input_cid")
@@ -561,7 +565,7 @@ class StatusReply(_message.Message):
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
 class UpdateHead(_message.Message):
-    __slots__ = ("round", "base_cid", "stage", "generation", "size_bytes", "sha256", "microbatches", "inner_steps", "frames", "duplicates", "dropped", "leaving", "chain_link", "chain_step")
+    __slots__ = ("round", "base_cid", "stage", "generation", "size_bytes", "sha256", "microbatches", "inner_steps", "frames", "duplicates", "dropped", "leaving", "chain_link", "chain_step", "chain_part")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_CID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -576,6 +580,7 @@ class UpdateHead(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     CHAIN_LINK_FIELD_NUMBER: _ClassVar[int]
     CHAIN_STEP_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_PART_FIELD_NUMBER: _ClassVar[int]
     round: int
     base_cid: str
     stage: int
@@ -590,7 +595,8 @@ class UpdateHead(_message.Message):
     leaving: bool
     chain_link: bytes
     chain_step: int
-    def __init__(self, round: _Optional[int] = ..., base_cid: _Optional[str] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., microbatches: _Optional[_Iterable[_Union[CountedMicrobatch, _Mapping]]] = ..., inner_steps: _Optional[int] = ..., frames: _Optional[int] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ..., leaving: _Optional[bool] = ..., chain_link: _Optional[bytes] = ..., chain_step: _Optional[int] = ...) -> None: ...
+    chain_part: int
+    def __init__(self, round: _Optional[int] = ..., base_cid: _Optional[str] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., microbatches: _Optional[_Iterable[_Union[CountedMicrobatch, _Mapping]]] = ..., inner_steps: _Optional[int] = ..., frames: _Optional[int] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ..., leaving: _Optional[bool] = ..., chain_link: _Optional[bytes] = ..., chain_step: _Optional[int] = ..., chain_part: _Optional[int] = ...) -> None: ...
 
 class UpdateEnd(_message.Message):
     __slots__ = ("chunks", "bytes")

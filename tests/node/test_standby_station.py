@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from node.committer import Committer
 from node.context import RoundContext
 from node.engine import Engine
 from node.peers import AddressBook
@@ -35,13 +36,17 @@ class Standby:
         self.service = StageService(self.carrier, self.key, harness.RUN)
         self.events: list[tuple[str, dict[str, Any]]] = []
         ticket = Ticket(harness.RUN, ("127.0.0.1:1",), MemberKey.generate().public, b"", ())
+        session = Session(ticket, self.key)
+        self.committer = Committer(session, folder / "opening.safetensors", self.event, lambda: None)
         self.station = Station(
             build_local(self.context(pb.STANDBY, 1)), self.context(pb.STANDBY, 1), carrier=self.carrier, key=self.key,
-            session=Session(ticket, self.key), engine=self.engine, service=self.service,
+            session=session, committer=self.committer, engine=self.engine, service=self.service,
             book=AddressBook(chain.directory, harness.RUN), state_dir=folder,
-            event=lambda name, **fields: self.events.append((name, fields)), poke=lambda: None, wake=lambda: None,
-            report_now=harness.no_report,
+            event=self.event, poke=lambda: None, wake=lambda: None, report_now=harness.no_report,
         )  # fmt: skip
+
+    def event(self, name: str, **fields: Any) -> None:
+        self.events.append((name, fields))
 
     def roster(self, role: pb.Role, generation: int, without: str = "") -> RosterView:
         """The chain's roster and this member; `without` a peer that was given up."""
@@ -59,6 +64,7 @@ class Standby:
 
     async def close(self) -> None:
         await self.station.close()
+        await self.committer.end()
         await self.carrier.close()
         self.engine.close()
 

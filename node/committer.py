@@ -1,0 +1,275 @@
+"""Sends a replica's commits to the coordinator, in order and beside the training, and opens what is drawn.
+
+A commit that is refused ends the recording of its round: the coordinator would refuse all that follow. One that cannot be
+delivered is tried again for as long as the round lasts here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import Code, HocketError
+from node.commitments import HeldStep, Recorder
+from node.context import RoundContext
+from node.openings import OpeningSender, Tensors, pass_input, pass_output, signed_messages, step_opening
+from node.replica import EventSink, Replica
+from node.session import Session
+from protocol.generated import hocket_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+OPEN_WITHIN_S = 120.0
+LOOK_AGAIN_S = 0.5
+ACKNOWLEDGED_S = 1.0
+LEAVE_S = 3.0
+
+
+@dataclass
+class _Drawn:
+    """What has been drawn of one step, until it is sent."""
+
+    held: HeldStep
+    openings: list[tuple[pb.OpeningHead, Callable[[], Tensors]]]
+    deadline: float
+    answered: Callable[[], None]
+
+
+class Committer:
+    """The talk of one worker with the coordinator about what it has committed to, through all rounds.
+
+    Args:
+        session: with the coordinator. path: of the file that holds an opening while it is sent.
+        event: writes to the worker's event log. wake: makes the worker look at `failures`.
+    """
+
+    def __init__(self, session: Session, path: Path, event: EventSink, wake: Callable[[], None]) -> None:
+        self._session = session
+        self._event = event
+        self._wake = wake
+        self._sender = OpeningSender(session, path, event)
+        self._recorder: Recorder | None = None
+        self._begun: dict[tuple[int, int], int] = {}  # chains by (round, generation), of the newest round
+        self._committing: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._drawn: asyncio.Queue[_Drawn] = asyncio.Queue()
+        self._asked: set[bytes] = set()
+        self._failures: list[BaseException] = []
+
+    # ---- a round ----------------------------------------------------------------------------------------------------
+
+    async def open(self, replica: Replica, previous: bytes) -> None:
+        """Begin to record a round of a replica that takes no pass yet.
+
+        Args:
+            previous: the last link of the progress that it has resumed; empty: it begins at its base.
+        """
+        await self.close()
+        context = replica.context
+        place = (context.round, context.generation)
+        self._begun = {place: self._begun.get(place, -1) + 1}
+        recorder = Recorder(replica.local, replica.engine, context, previous=previous, part=self._begun[place])
+        await recorder.begin()
+        self._recorder = replica.recorder = recorder
+        self._committing = self._begin(self._commit_all(recorder))
+        if self._sending is None:
+            self._sending = self._begin(self._send_all())
+
+    async def close(self) -> None:
+        """The round is over here: commit nothing more of it; what has been drawn is still sent."""
+        if self._committing is not None:
+            self._committing.cancel()
+            await asyncio.wait([self._committing])
+            self._committing = None
+        if self._recorder is not None:
+            await self._recorder.close()
+            self._recorder = None
+
+    async def end(self) -> None:
+        """Nothing is recorded any more; what has been drawn may still be sent, for a moment."""
+        await self.close()
+        if self._sending is None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._drawn.join()
+        except TimeoutError:
+            logger.warning("%d openings are not sent", self._drawn.qsize())
+        self._sending.cancel()
+        await asyncio.wait([self._sending])
+        self._sending = None
+
+    def failures(self) -> list[BaseException]:
+        """What broke the committing or the sending; told once."""
+        found, self._failures = self._failures, []
+        return found
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._failures.append(error)
+                self._wake()
+
+        task.add_done_callback(ended)
+        return task
+
+    # ---- commits ----------------------------------------------------------------------------------------------------
+
+    async def _commit_all(self, recorder: Recorder) -> None:
+        while recorder.on:
+            held = await recorder.steps.get()
+            commit = await held.commit
+            try:
+                reply = await self._session.persist(
+                    "commit", lambda: self._session.commit(commit, held.about.base_cid), while_=lambda: recorder.on  # noqa: B023
+                )
+            except HocketError as error:
+                self._refused(recorder, commit, error)
+                return
+            if reply is None:
+                return
+            held.acknowledged.set()
+            self._draw(recorder, held, reply.open_step, list(reply.open_microbatches))
+
+    def _refused(self, recorder: Recorder, commit: pb.StepCommit, error: HocketError) -> None:
+        """No commit of this round will be taken from now on."""
+        if error.code is not Code.PEER_REFUSED:  # a coordinator that takes none at all is no news
+            logger.warning("step %d of round %d is not taken: %s", commit.step, commit.round, error.line())
+        self._event(
+            "commit_refused", round=commit.round, stage=commit.stage, step=commit.step, reason=error.line()
+        )
+        recorder.stop()
+
+    def _draw(self, recorder: Recorder, held: HeldStep, step: bool, microbatches: list[int]) -> None:
+        """Queue what the coordinator wants to see of a step; the step is answered once that is sent."""
+        head = self._head(held)
+        openings: list[tuple[pb.OpeningHead, Callable[[], Tensors]]] = []
+        if step and held.before is not None:
+            openings.append((_with(head, kind=pb.STEP), lambda: step_opening(held)))
+        for identifier in microbatches:
+            openings += self._pass_openings(head, held, identifier)
+        if not openings:
+            recorder.answered(held.step)
+            return
+        self._event(
+            "drawn", round=head.round, stage=head.stage, step=head.step, open_step=step, open_microbatches=microbatches
+        )
+        deadline = asyncio.get_running_loop().time() + OPEN_WITHIN_S
+        self._drawn.put_nowait(_Drawn(held, openings, deadline, lambda: recorder.answered(held.step)))
+
+    @staticmethod
+    def _head(held: HeldStep) -> pb.OpeningHead:
+        about, commit = held.about, held.commit.result()
+        return pb.OpeningHead(
+            round=about.round, stage=about.stage, generation=about.generation, step=about.step, part=commit.part
+        )
+
+    @staticmethod
+    def _pass_openings(
+        head: pb.OpeningHead, held: HeldStep, identifier: int
+    ) -> list[tuple[pb.OpeningHead, Callable[[], Tensors]]]:
+        trace = held.traces.get(identifier)
+        if trace is None or not trace.output:
+            logger.warning("microbatch %d of step %d is drawn, but it is not held here", identifier, held.step)
+            return []
+        return [
+            (_with(head, kind=pb.PASS_INPUT, microbatch_id=identifier), lambda: pass_input(held, trace)),
+            (_with(head, kind=pb.PASS_OUTPUT, microbatch_id=identifier), lambda: pass_output(held.about, trace)),
+        ]
+
+    async def _send_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            drawn = await self._drawn.get()
+            try:
+                for head, tensors in drawn.openings:
+                    await self._sender.send(head, tensors(), lambda: loop.time() < drawn.deadline)  # noqa: B023
+            finally:
+                drawn.answered()
+                self._drawn.task_done()
+
+    # ---- what others ask --------------------------------------------------------------------------------------------
+
+    async def settled(self, wanted: Callable[[], bool]) -> pb.StepCommit | None:
+        """The last commit of the round, once the coordinator has it; None when it has not.
+
+        Args:
+            wanted: whether it still waits for this round's update, as far as is known.
+        """
+        recorder = self._recorder
+        last = recorder.last() if recorder is not None else None
+        if recorder is None or last is None:
+            return None
+        while not last.acknowledged.is_set():
+            if not recorder.on or not wanted():
+                return None
+            try:
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await last.acknowledged.wait()
+            except TimeoutError:
+                pass  # refused meanwhile, or not wanted any more?
+        return await last.commit
+
+    async def saved_link(self) -> bytes:
+        """The link of the newest step, to be saved with its state; waits a little for the coordinator to have it."""
+        recorder = self._recorder
+        last = recorder.last() if recorder is not None else None
+        if last is None:
+            return b""
+        try:
+            async with asyncio.timeout(ACKNOWLEDGED_S):
+                await last.acknowledged.wait()
+        except TimeoutError:
+            logger.info("step %d is saved before the coordinator has it", last.step)
+        return bytes((await last.commit).link)
+
+    def draw_last(self) -> None:
+        """The last step of the round has been drawn."""
+        recorder = self._recorder
+        last = recorder.last() if recorder is not None else None
+        if recorder is not None and last is not None:
+            self._draw(recorder, last, True, [])
+
+    def asked(self, tasks: Sequence[pb.OpeningTask], context: RoundContext) -> None:
+        """Open what the coordinator's view asks for, as far as it is held; each task once."""
+        recorder = self._recorder
+        for task in tasks:
+            key = task.SerializeToString(deterministic=True)
+            if recorder is None or task.round != context.round or key in self._asked:
+                continue
+            self._asked.add(key)
+            self._answer(recorder, task)
+
+    def _answer(self, recorder: Recorder, task: pb.OpeningTask) -> None:
+        openings: list[tuple[pb.OpeningHead, Callable[[], Tensors]]] = []
+        held = recorder.last() if task.kind == pb.REQUEST else recorder.held(task.step)
+        signed = recorder.signed(task.microbatch_id)
+        if held is not None and held.commit.done():
+            head = _with(self._head(held), audit_id=task.audit_id, microbatch_id=task.microbatch_id)
+            if task.kind == pb.REQUEST and signed is not None:
+                head = _with(head, kind=pb.REQUEST, step=task.step)
+                about = held.about.model_copy(update={"step": task.step, "microbatches": ()})
+                openings = [(head, lambda: signed_messages(about, *signed))]
+            elif task.kind == pb.STEP and held.before is not None:
+                openings = [(_with(head, kind=pb.STEP), lambda: step_opening(held))]
+            elif task.kind in (pb.PASS_INPUT, pb.PASS_OUTPUT):
+                openings = [one for one in self._pass_openings(head, held, task.microbatch_id) if one[0].kind == task.kind]
+        if not openings or held is None:
+            logger.warning("%s of step %d is asked for, but it is not held here", pb.OpeningKind.Name(task.kind), task.step)
+            return
+        deadline = asyncio.get_running_loop().time() + OPEN_WITHIN_S
+        self._drawn.put_nowait(_Drawn(held, openings, deadline, lambda: None))
+
+
+def _with(head: pb.OpeningHead, **changes: Any) -> pb.OpeningHead:
+    made = pb.OpeningHead(**changes)
+    whole = pb.OpeningHead()
+    whole.CopyFrom(head)
+    whole.MergeFrom(made)
+    return whole
