@@ -20,6 +20,7 @@ from cli.checkpoint_commands import checkpoint_app
 from cli.data_commands import codec_app, phonemes, tokenize
 from cli.dataset_commands import dataset_app
 from cli.evaluate_commands import evaluate
+from cli.fuzz_commands import fuzz
 from cli.model_commands import model_app
 from cli.run_commands import coordinator, demo, health, simulate, soak, status, ticket_app, worker
 from cli.voice_commands import say
@@ -49,6 +50,7 @@ app.add_typer(codec_app, name="codec", rich_help_panel="Data")
 app.command(rich_help_panel="Measure")(evaluate)
 app.add_typer(model_app, name="model", rich_help_panel="Measure")
 app.add_typer(bench_app, name="bench", rich_help_panel="Measure")
+app.command(rich_help_panel="Measure")(fuzz)
 
 
 def _show_version(wanted: bool) -> None:

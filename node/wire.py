@@ -21,6 +21,7 @@ REQUEST_METHOD = "train_step"
 ANSWER_METHOD = "train_step_answer"
 SIDE_NAMES = ("codes", "n_frames", "speaker", "language")
 MAX_REQUEST_BYTES = 256 << 20
+MAX_BASE_CID_CHARACTERS = 128
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,14 @@ def parse_signed(head: bytes) -> pb.Signed:
 
 
 def parse_request(payload: bytes) -> pb.TrainStepRequest:
+    """INPUT_INVALID for bytes that are no request, and for a name of a version that no version has: the answer repeats it."""
     try:
-        return pb.TrainStepRequest.FromString(payload)
+        request = pb.TrainStepRequest.FromString(payload)
     except DecodeError as error:
         raise _bad("the request cannot be read") from error
+    if len(request.base_cid) > MAX_BASE_CID_CHARACTERS:
+        raise _bad(f"a version's name of {len(request.base_cid)} characters")
+    return request
 
 
 @dataclass(frozen=True)

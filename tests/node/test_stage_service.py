@@ -211,6 +211,16 @@ def test_strangers_and_impostors_are_not_served(harness: ModuleType) -> None:
     with_caller(harness, body)
 
 
+def test_a_version_named_by_pages_of_text_is_refused_and_not_repeated(harness: ModuleType) -> None:
+    async def body(caller: Caller) -> None:
+        request, parts = caller.request(step_input(harness), base_cid="a" * 20_000)
+        with pytest.raises(PeerRefused) as caught:
+            await caller.send(caller.sign(request, base_cid=""), parts)
+        assert caught.value.remote_code == Code.INPUT_INVALID
+
+    with_caller(harness, body)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -1,0 +1,1 @@
+"""Malformed messages, thrown at the real services: what `hocket fuzz` does."""
