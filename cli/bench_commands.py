@@ -165,3 +165,30 @@ def swarm(
     settings = SwarmBench(peers=peers, data_bytes=byte_count(data), repeats=repeats)
     result = measure(settings, rows=[name.strip() for name in rows.split(",") if name.strip()], say=typer.echo)
     _show(result, ("row", "what", "origin_over_data", "least", "most", "peer_most", "seconds"), json_path)
+
+
+@bench_app.command()
+def aggregation(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    values: Annotated[int, typer.Option(min=1000, help="Coordinates of an update.")] = 10_000_000,
+    large: Annotated[int, typer.Option(min=0, help="Coordinates of further rows of our own; 0 for none.")] = 100_000_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Processes of each row; medians are reported.")] = 3,
+) -> None:
+    """Time and memory from the files of 8 and 16 updates to one aggregate, beside Flower on the same files."""
+    from benchmarks.aggregation import AggregationBench, measure
+
+    result = measure(AggregationBench(values=values, large_values=large, repeats=repeats), say=typer.echo)
+    _show(result, ("row", "seconds", "fastest", "slowest", "grown_mib"), json_path)
+
+
+@bench_app.command()
+def estimation(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    size: Annotated[int, typer.Option(min=10, help="Coordinates of an update.")] = 10_000,
+    seeds: Annotated[int, typer.Option(min=1, help="Draws of each cell; means are reported.")] = 5,
+) -> None:
+    """How far forged updates carry the aggregate away, worst case over the attacks, beside Flower's rules on the same updates."""
+    from benchmarks.estimation import cells_of, measure
+
+    result = measure(cells_of((5, 10, 16), (0.2, 1.0), size, seeds), say=typer.echo)
+    _show(result, ("row", "worst_error", "attack", "least_cosine", "error_unattacked"), json_path)

@@ -104,7 +104,9 @@ class RoundsSection(_Section):
 class AggregationSection(_Section):
     """`[aggregation]`: the rule, what comes before it, and how many replicas of one stage may lie: fewer where fewer came."""
 
-    rule: Literal["trimmed_mean", "median", "centred_clipping", "geometric_median", "krum", "multi_krum", "mean"] = "trimmed_mean"
+    rule: Literal["centred_clipping", "trimmed_mean", "median", "geometric_median", "krum", "multi_krum", "mean"] = (
+        "centred_clipping"
+    )
     prepare: Literal["none", "bucketing", "mixing"] = "none"
     tolerate: int = Field(default=1, ge=0)
 

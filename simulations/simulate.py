@@ -128,7 +128,7 @@ def run_file(settings: SimulationSettings, manifest: Path, host: str = "") -> st
             "outer_momentum": settings.outer_momentum,
             "replicas_wanted": settings.replicas,
         },
-        "aggregation": {"rule": "trimmed_mean", "tolerate": 1},
+        "aggregation": {"tolerate": 1},
         "checkpoint": {"keep": settings.rounds + 1},
         "previews": {"every": 0},
         "network": {"wire": settings.wire},

@@ -37,7 +37,7 @@ def fault(text: str) -> HocketError:
 def test_defaults_are_those_of_the_design() -> None:
     config = RunConfig.parse(GOOD)
     assert (config.rounds.outer_lr, config.rounds.outer_momentum) == (0.7, 0.9)
-    assert (config.aggregation.rule, config.network.listen, config.network.tls) == ("trimmed_mean", "127.0.0.1:0", True)
+    assert (config.aggregation.rule, config.network.listen, config.network.tls) == ("centred_clipping", "127.0.0.1:0", True)
     assert (config.network.host, config.network.port) == ("127.0.0.1", 0)
 
 
