@@ -1,8 +1,9 @@
-"""Who serves which stage, and who is kept ready for one. Pure: from the members alone.
+"""Who serves which stage, and who is kept ready for one. Pure: from the members alone, and what was drawn for them.
 
 In order: standbys are promoted where their own stage lacks a replica; whoever is free goes to an uncovered stage, then to one
 that has fewer replicas than wanted, then becomes a standby, then goes to the slowest stage; a stage that is still uncovered takes
-a member from where it can be spared; and standbys of other stages fill those that have fewer replicas than wanted.
+a member from where it can be spared; and standbys of other stages fill those that have fewer replicas than wanted. Among
+stages that want a newcomer equally, its lot decides. No operator and no range of addresses gets more of a stage than its cap.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Candidate:
         ready: it has loaded the round's base.
         frames_per_s: measured at its present stage while it was computing; None: not known.
         memory_limit_bytes: 0: not limited.
+        lot: drawn for its next place; operator, range: whose it is, and where it calls from; empty: not known, so alone.
     """
 
     member: str
@@ -40,6 +42,9 @@ class Candidate:
     ready: bool = False
     frames_per_s: float | None = None
     memory_limit_bytes: int = 0
+    lot: int = 0
+    operator: str = ""
+    range: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,15 @@ class Wanted:
     Args:
         stages: number of them. replicas: wanted of each. standbys: members kept as such, of all stages together.
         stage_bytes: memory that each stage takes; empty: not known, and every stage fits every member.
+        per_operator, per_range: most members that one operator, or one range of addresses, may have at a stage; 0: not limited.
     """
 
     stages: int
     replicas: int = 1
     standbys: int = 0
     stage_bytes: tuple[int, ...] = ()
+    per_operator: int = 0
+    per_range: int = 0
 
     def fitting(self, memory_limit_bytes: int) -> list[int]:
         """The stages that a member with this limit can hold."""
@@ -136,6 +144,21 @@ class Board:
         ready = one.ready and one.stage == stage
         self._there(role)[stage].append(replace(one, stage=stage, role=role, frames_per_s=measured, ready=ready))
 
+    def open_to(self, one: Candidate) -> list[int]:
+        """The stages that a member can hold, and that its operator and its range of addresses may have another member at."""
+        return [stage for stage in self.wanted.fitting(one.memory_limit_bytes) if self._within_caps(one, stage)]
+
+    def _within_caps(self, one: Candidate, stage: int) -> bool:
+        wanted = self.wanted
+        others = [other for other in (*self.replicas[stage], *self.standbys[stage]) if other.member != one.member]
+        for most, hand, hands in (
+            (wanted.per_operator, one.operator, [other.operator for other in others]),
+            (wanted.per_range, one.range, [other.range for other in others]),
+        ):
+            if most and hand and hands.count(hand) >= most:
+                return False
+        return True
+
     def _there(self, role: Role) -> list[list[Candidate]]:
         return self.replicas if role is Role.REPLICA else self.standbys
 
@@ -151,35 +174,38 @@ class Board:
             return one.frames_per_s
         return one.frames_per_s * self._usual[stage] / self._usual[one.stage] if self._usual[one.stage] > 0 else 0.0
 
-    def slowest(self, stages: Sequence[int], preferred: int | None) -> int:
-        """The slowest of `stages`; among those about as slow, the preferred one."""
+    def slowest(self, stages: Sequence[int], one: Candidate) -> int:
+        """The slowest of `stages`; among those about as slow, the one that `one` served last, else the one that its lot says."""
         speeds = {stage: self.speed(stage) for stage in stages}
         least = min(speeds.values())
-        if preferred in speeds and speeds[preferred] <= (1 + EQUAL_SHARE) * least:
-            return preferred
-        return min(stages, key=lambda stage: (speeds[stage], stage))
+        return drawn([stage for stage in stages if speeds[stage] <= (1 + EQUAL_SHARE) * least], one)
+
+
+def drawn(stages: Sequence[int], one: Candidate) -> int:
+    """One of `stages`: that which `one` served last, else the one that its lot says."""
+    if one.last_stage is not None and one.last_stage in stages:
+        return one.last_stage
+    return stages[one.lot % len(stages)]
 
 
 def _place(board: Board, one: Candidate) -> tuple[int, str, Role] | None:
-    """Where a free member goes, and why; None: its memory holds no stage."""
+    """Where a free member goes, and why; None: no stage fits it, or is open to it."""
     wanted, replicas = board.wanted, board.replicas
-    fitting = wanted.fitting(one.memory_limit_bytes)
+    fitting = board.open_to(one)
     if not fitting:
         return None
     uncovered = [stage for stage in fitting if not replicas[stage]]
     if uncovered:
-        stage = one.last_stage if one.last_stage in uncovered else uncovered[0]
-        assert stage is not None
-        return stage, "no replica served it", Role.REPLICA
+        return drawn(uncovered, one), "no replica served it", Role.REPLICA
     fewest = min(len(replicas[stage]) for stage in fitting)
     if fewest < wanted.replicas:
         thin = [stage for stage in fitting if len(replicas[stage]) == fewest]
-        return board.slowest(thin, one.last_stage), f"{fewest} of {wanted.replicas} replicas are there", Role.REPLICA
+        return board.slowest(thin, one), f"{fewest} of {wanted.replicas} replicas are there", Role.REPLICA
     if all(replicas) and sum(map(len, board.standbys)) < wanted.standbys:
         counts = {stage: (len(board.standbys[stage]), len(replicas[stage])) for stage in fitting}
         thin = [stage for stage in fitting if counts[stage] == min(counts.values())]
-        return board.slowest(thin, one.last_stage), "kept ready", Role.STANDBY
-    stage = board.slowest(fitting, one.last_stage)
+        return board.slowest(thin, one), "kept ready", Role.STANDBY
+    stage = board.slowest(fitting, one)
     return stage, f"the slowest stage, with {len(replicas[stage])} replicas", Role.REPLICA
 
 
@@ -204,5 +230,5 @@ def _standby_of_another(board: Board, stage: int) -> Candidate | None:
 
 
 def _movable(board: Board, there: Sequence[Candidate], stage: int) -> list[Candidate]:
-    able = [one for one in there if stage in board.wanted.fitting(one.memory_limit_bytes)]
+    able = [one for one in there if stage in board.open_to(one)]
     return sorted(able, key=lambda one: one.member)

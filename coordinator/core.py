@@ -18,6 +18,7 @@ from coordinator.failures import Signs
 from coordinator.journal import Journal
 from coordinator.leases import Sizes, next_range
 from coordinator.measures import bytes_record, loss_per_code, one_line, report_record
+from coordinator.placement import address_range, lot, same_hand
 from coordinator.rounds import Phase
 from coordinator.run import Lease, Member, RunState
 from coordinator.run_config import RunConfig
@@ -46,11 +47,13 @@ class Core:
 
     Args:
         clock: seconds since the epoch, that never go back, over restarts either; see `common.clock`.
+        secret: from which places are drawn; who knows it can foresee them.
     """
 
     def __init__(
-        self, config: RunConfig, journal: Journal, state: RunState, faults: Faults, clock: Callable[[], float]
-    ) -> None:
+        self, config: RunConfig, journal: Journal, state: RunState, faults: Faults, clock: Callable[[], float],
+        secret: bytes = b"",
+    ) -> None:  # fmt: skip
         self.config = config
         self.state = state
         self.faults = faults
@@ -69,6 +72,7 @@ class Core:
         self.ipfs: dict[str, int | None] | None = None  # how far pushing is; None: there is none
         self.wake = asyncio.Event()
         self._journal = journal
+        self._secret = secret
         self._news = asyncio.Event()
         self._resumed_at = 0.0
 
@@ -198,14 +202,18 @@ class Core:
     def wanted(self) -> Wanted:
         """How many replicas and standbys there should be."""
         config, state = self.config, self.state
-        return Wanted(state.stages, config.rounds.replicas_wanted, config.membership.standbys, state.stage_bytes)
+        return Wanted(
+            state.stages, config.rounds.replicas_wanted, config.membership.standbys, state.stage_bytes,
+            *config.membership.caps(config.aggregation.tolerate),
+        )  # fmt: skip
 
     def candidates(self) -> list[Candidate]:
         """The live members, as the assignment sees them."""
         return [
             Candidate(
                 one.member, one.stage, one.last_stage, one.role, self.state.is_ready(one), self._speed(one),
-                one.info.get("memory_limit_bytes", 0),
+                one.info.get("memory_limit_bytes", 0), lot(self._secret, one.member, one.generation),
+                same_hand(one.operator), address_range(one.address),
             )
             for one in self.state.members.values() if one.live
         ]  # fmt: skip

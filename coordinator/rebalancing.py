@@ -50,7 +50,7 @@ def rebalance(candidates: Sequence[Candidate], wanted: Wanted, cost: float) -> A
         for one in there:
             if one.frames_per_s is None:
                 continue
-            for target in wanted.fitting(one.memory_limit_bytes):
+            for target in board.open_to(one):
                 if target == source:
                     continue
                 after = list(speeds)

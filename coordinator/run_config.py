@@ -127,15 +127,32 @@ class AuditSection(_Section):
 
 
 class MembershipSection(_Section):
-    """`[membership]`: who may join (`open`: everyone who holds the ticket), when a silent member is lost, and who is kept ready.
+    """`[membership]`: who may join, when a silent member is lost, who is kept ready, and how much of a stage one hand may have.
 
-    Once every stage has its `replicas_wanted`, the next `standbys` members hold the base of a stage until a replica is lost.
+    Mode `open`: everyone who holds the ticket. `invited`: who shows an invitation of the organiser's. `listed`: who is in the
+    file `list`, a member id a line. Once every stage has its `replicas_wanted`, the next `standbys` members hold the base of a
+    stage until a replica is lost. `per_operator`, `per_range`: most members of one operator, or one range of public addresses, at
+    each stage; 0: as many as the aggregation tolerates, and at least one.
     """
 
-    mode: Literal["open"] = "open"
+    mode: Literal["open", "invited", "listed"] = "open"
+    list: str = ""
     silence_s: Seconds = 10.0
     max_members: Positive = 1024
     standbys: int = Field(default=0, ge=0, le=1024)
+    per_operator: int = Field(default=0, ge=0)
+    per_range: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _with_its_list(self) -> MembershipSection:
+        if (self.mode == "listed") != bool(self.list):
+            raise ValueError('mode = "listed" goes with list, the file of those who may join, and no other mode does')
+        return self
+
+    def caps(self, tolerate: int) -> tuple[int, int]:
+        """Most members at one stage of one operator, and of one range of addresses."""
+        least = max(tolerate, 1)
+        return self.per_operator or least, self.per_range or least
 
 
 class CheckpointSection(_Section):

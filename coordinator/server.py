@@ -93,7 +93,7 @@ class Coordinator:
         self._store = BlockStore(state_dir / "blocks")
         self._journal = Journal(state_dir / "journal.sqlite", faults)
         clock = SteadyClock(self._journal.last_time())
-        self._core = Core(config, self._journal, fold(self._journal), faults, clock)
+        self._core = Core(config, self._journal, fold(self._journal), faults, clock, self._key.derive(b"placement"))
         self._provider: pb.PeerAddress | None = None
         self._announcing: Announcing | None = None
         self._report_lock = asyncio.Lock()

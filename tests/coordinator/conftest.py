@@ -207,7 +207,7 @@ class Member:
     async def join(self) -> pb.JoinReply:
         request = pb.JoinRequest(
             peer_id=self.peer.peer_id, peer_public_key=self.peer.public_key_bytes,
-            peer_signature=self.peer.prove(self.key.public), operator="test",
+            peer_signature=self.peer.prove(self.key.public), operator=self.key.member_id[:8],
         )  # fmt: skip
         reply = self.open("join", await self.stub.Join(self.sign("join", request)), pb.JoinReply)
         self.view = reply.view

@@ -66,6 +66,7 @@ def test_the_door(scripted: SimpleNamespace) -> None:
         await joining(world, scripted)
         await crowds(first, ticket)
         await until_phase(world, pb.OPEN)
+        first, last = sorted(world.members, key=lambda one: one.entry.stage)
         await updates_out_of_phase(first)
         await until_phase(world, pb.CLOSING)
         await updates(first, last, scripted.state_dir)

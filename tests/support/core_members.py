@@ -165,7 +165,7 @@ class Member:
         if not self.joined:
             request = pb.JoinRequest(
                 peer_id=self.peer.peer_id, peer_public_key=self.peer.public_key_bytes,
-                peer_signature=self.peer.prove(self.key.public), operator="sweep",
+                peer_signature=self.peer.prove(self.key.public), operator=self.key.member_id[:8],
             )  # fmt: skip
             self.view = self.ask("Join", "join", request, pb.JoinReply).view
             self.joined = True
