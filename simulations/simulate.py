@@ -44,8 +44,8 @@ class SimulationSettings:
         recycle_every: rounds after which a worker starts its compute engine anew; 0: only after a fault.
         frames_per_inner_step: of each stage-0 replica.
         warm_up_steps: inner steps in which the learning rate rises.
-        one_by_one: start each worker once the one before it has a stage, so that worker-i serves stage i modulo the stages and a
-            fault plan can name the process that it means.
+        one_by_one: start each worker once the one before it has a stage, so that of the first `stages` workers each serves
+            another stage, and so on: which one is drawn. A fault plan that names them all, with the stage, means one process.
         poll_s: how often the coordinator's status is looked at.
         time_limit_s: after it the run is given up: its report is written and says so, and the command ends with an error.
         extra: further lines of the run file as {section: {key: value}}.

@@ -137,12 +137,14 @@ def test_a_coordinator_killed_while_it_aggregates_goes_on_and_loses_nothing(tmp_
 @pytest.mark.parametrize("point", ["node.forward.before", "node.answer.half", "node.submit.half"])
 def test_the_last_of_four_stages_dies_at_a_point_of_a_round(tmp_path: Path, data: Path, point: str) -> None:
     """One retry in the whole chain, by the direct caller; no round fails and every count is right."""
-    plan = Plan(fault=(InjectedFault(process="worker-3", line=f"{point}:round=2:kill"),))
+    # Which of the first four serves the last stage is drawn.
+    first = [f"worker-{number}" for number in range(4)]
+    plan = Plan(fault=tuple(InjectedFault(process=name, line=f"{point}:round=2,stage=3:kill") for name in first))
     out = tmp_path / "run"
     report = simulate(out, data, stages=4, rounds=3, plan=plan, one_by_one=True)
     assert len(report["rounds"]) == 3 and report["unexpected_ends"] == []
     (recovery,) = report["recoveries"]
-    assert (recovery["process"], recovery["stage"], recovery["round"]) == ("worker-3", 3, 2)
+    assert recovery["process"] in first and (recovery["stage"], recovery["round"]) == (3, 2)
     rerouted = [
         event
         for number in range(8)
