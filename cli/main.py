@@ -21,6 +21,8 @@ from cli.data_commands import codec_app, phonemes, tokenize
 from cli.dataset_commands import dataset_app
 from cli.evaluate_commands import evaluate
 from cli.fuzz_commands import fuzz
+from cli.key_commands import key_app
+from cli.members_commands import members_app
 from cli.model_commands import model_app
 from cli.run_commands import coordinator, demo, health, simulate, soak, status, ticket_app, worker
 from cli.voice_commands import say
@@ -40,6 +42,8 @@ app.command(rich_help_panel="Run")(worker)
 app.command(rich_help_panel="Run")(status)
 app.command(rich_help_panel="Run")(health)
 app.add_typer(ticket_app, name="ticket", rich_help_panel="Run")
+app.add_typer(members_app, name="members", rich_help_panel="Run")
+app.add_typer(key_app, name="key", rich_help_panel="Run")
 app.command(rich_help_panel="Run")(simulate)
 app.command(rich_help_panel="Run")(soak)
 app.add_typer(checkpoint_app, name="checkpoint", rich_help_panel="Run")

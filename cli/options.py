@@ -42,6 +42,17 @@ def byte_count(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def seconds(text: str) -> float:
+    """Seconds from `90m`, `12h` or `7d`; OPTION_INVALID for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd])\s*", text, re.IGNORECASE)
+    if match is None:
+        raise HocketError(Code.OPTION_INVALID, f"{text!r} is not a time such as 90m, 12h or 7d")
+    return float(match[1]) * _SECONDS[match[2].lower()]
+
+
 def new_folder(path: Path) -> Path:
     """`path`, made when absent; OUTPUT_EXISTS when it holds anything, since nothing of a person's is overwritten."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

@@ -242,6 +242,11 @@ class Core:
         self.emit("lost", member=member, reason=reason, barred=barred, report=self._last_words(member))
         logger.warning("member %s is lost: %s", member[:12], reason)
 
+    def ban(self, member: str, reason: str, nonce: Nonce) -> None:
+        """Put a member out, or keep somebody from coming in, until `pardon`."""
+        self.emit("banned", member=member, reason=one_line(reason, 200), report=self._last_words(member), nonce=nonce)
+        logger.warning("member %s is banned: %s", member[:12], one_line(reason, 200) or "no reason was given")
+
     def assign(self, member: str, stage: int, reason: str, role: Role = Role.REPLICA) -> None:
         """Give a member a stage to serve, or to stand by for, under its next generation."""
         generation = self.state.members[member].generation + 1

@@ -16,6 +16,7 @@ from coordinator.admission import STRANGER
 from coordinator.core import Core, Refused
 from coordinator.entrance import Context, Entrance
 from coordinator.failures import heartbeat_s
+from coordinator.managing import manage
 from coordinator.status import status_json
 from coordinator.uploads import Uploads
 from coordinator.views import view
@@ -147,6 +148,22 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         except HocketError as error:
             await call.refuse(error)
         return call.sign(pb.LeaveReply())
+
+    async def Manage(self, request: pb.Signed, context: Context) -> pb.Signed:
+        """The organiser, who holds the coordinator's own key, asks for something."""
+        call = self._entrance.call(context, "manage")
+
+        def organiser(sender: str) -> None:
+            if sender != self._entrance.key.member_id:
+                raise HocketError(Code.SIGNATURE_INVALID, "this is for the coordinator's own key")
+
+        try:
+            wanted = call.open(request, pb.ManageRequest, organiser)
+            call.fresh()
+            answer = manage(self._core, wanted, call.nonce)
+        except HocketError as error:
+            await call.refuse(error)
+        return call.sign(pb.ManageReply(json=_compact(answer)))
 
     async def Status(self, request: pb.StatusRequest, context: Context) -> pb.StatusReply:
         """For people: no secret in it."""

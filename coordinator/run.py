@@ -227,17 +227,21 @@ class RunState:
 
     def _banned(self, time: float, data: dict[str, Any]) -> None:
         self.admission.bans[data["member"]] = data["reason"]
+        self._remember_nonce(data)
         if data["member"] in self.members:
-            self._lost(time, {**data, "reason": f"banned: {data['reason']}", "barred": True})
+            self._lost(time, {**data, "reason": f"banned: {data['reason']}", "barred": True, "nonce": None})
 
     def _pardoned(self, time: float, data: dict[str, Any]) -> None:
         self.admission.bans.pop(data["member"], None)
+        self._remember_nonce(data)
 
     def _invited(self, time: float, data: dict[str, Any]) -> None:
         self.admission.invite(data)
+        self._remember_nonce(data)
 
     def _invitation_revoked(self, time: float, data: dict[str, Any]) -> None:
         self.admission.revoke(data)
+        self._remember_nonce(data)
 
     def _assigned(self, time: float, data: dict[str, Any]) -> None:
         member = self.members[data["member"]]

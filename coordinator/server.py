@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from coordinator.driver import Driver
 from coordinator.entrance import Entrance
 from coordinator.journal import Journal
 from coordinator.listening import Listening
+from coordinator.member_list import MemberList
 from coordinator.peer_addresses import announced_multiaddrs, listen_multiaddr
 from coordinator.pushing import Pushing
 from coordinator.run_config import RunConfig
@@ -168,7 +170,7 @@ class Coordinator:
         calls = concurrent_calls(self._config.membership.max_members)
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls)
         door = Door(core, Uploads(core, self._state_dir), Entrance(core, self._key),
-                    lambda: [self._provider] if self._provider else [])  # fmt: skip
+                    lambda: [self._provider] if self._provider else [], listed=self._listed())  # fmt: skip
         hocket_pb2_grpc.add_CoordinatorServicer_to_server(door, server)
         host = f"[{network.host}]" if ":" in network.host else network.host
         # The port of the first start is kept: tickets name it.
@@ -186,6 +188,11 @@ class Coordinator:
         if port != core.state.port:
             core.emit("listening", port=port)
         return server
+
+    def _listed(self) -> Callable[[], Mapping[str, str]]:
+        """Who is on the organiser's list, where there is one."""
+        path = self._config.membership.list
+        return MemberList(self._folder / path) if path else dict
 
     def _hand_out_ticket(self, certificate: tls.Certificate | None) -> None:
         state = self._core.state

@@ -166,12 +166,17 @@ class MemberKey:
             )
             atomic_write(path, pem, mode=0o600)
             return key
+        return cls.from_pem(data, str(path))
+
+    @classmethod
+    def from_pem(cls, data: bytes, name: str) -> MemberKey:
+        """The key in the content of a key file; `name` is used in errors. IDENTITY_UNREADABLE."""
         try:
             private = serialization.load_pem_private_key(data, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise HocketError(Code.IDENTITY_UNREADABLE, f"{path} holds no private key in PEM") from error
+            raise HocketError(Code.IDENTITY_UNREADABLE, f"{name} holds no private key in PEM") from error
         if not isinstance(private, ed25519.Ed25519PrivateKey):
-            raise HocketError(Code.IDENTITY_UNREADABLE, f"{path} holds a key of another kind than Ed25519")
+            raise HocketError(Code.IDENTITY_UNREADABLE, f"{name} holds a key of another kind than Ed25519")
         return cls(private)
 
     def sign(self, data: bytes) -> bytes:

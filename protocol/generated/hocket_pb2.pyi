@@ -802,3 +802,57 @@ class RelayHop(_message.Message):
     reservation: RelayHop.Slot
     status: int
     def __init__(self, type: _Optional[_Union[RelayHop.Type, str]] = ..., reservation: _Optional[_Union[RelayHop.Slot, _Mapping]] = ..., status: _Optional[int] = ...) -> None: ...
+
+class ListMembers(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BanMember(_message.Message):
+    __slots__ = ("member_id", "reason")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    reason: str
+    def __init__(self, member_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PardonMember(_message.Message):
+    __slots__ = ("member_id",)
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    def __init__(self, member_id: _Optional[str] = ...) -> None: ...
+
+class Invite(_message.Message):
+    __slots__ = ("uses", "expires_s", "operator")
+    USES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_S_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    uses: int
+    expires_s: float
+    operator: str
+    def __init__(self, uses: _Optional[int] = ..., expires_s: _Optional[float] = ..., operator: _Optional[str] = ...) -> None: ...
+
+class RevokeInvitation(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ManageRequest(_message.Message):
+    __slots__ = ("list", "ban", "pardon", "invite", "revoke")
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    BAN_FIELD_NUMBER: _ClassVar[int]
+    PARDON_FIELD_NUMBER: _ClassVar[int]
+    INVITE_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_FIELD_NUMBER: _ClassVar[int]
+    list: ListMembers
+    ban: BanMember
+    pardon: PardonMember
+    invite: Invite
+    revoke: RevokeInvitation
+    def __init__(self, list: _Optional[_Union[ListMembers, _Mapping]] = ..., ban: _Optional[_Union[BanMember, _Mapping]] = ..., pardon: _Optional[_Union[PardonMember, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., revoke: _Optional[_Union[RevokeInvitation, _Mapping]] = ...) -> None: ...
+
+class ManageReply(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...

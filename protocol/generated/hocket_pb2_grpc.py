@@ -71,6 +71,11 @@ class CoordinatorStub:
                 request_serializer=protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
                 response_deserializer=protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
                 _registered_method=True)
+        self.Manage = channel.unary_unary(
+                '/hocket.Coordinator/Manage',
+                request_serializer=protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
+                response_deserializer=protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/hocket.Coordinator/Status',
                 request_serializer=protocol_dot_generated_dot_hocket__pb2.StatusRequest.SerializeToString,
@@ -132,6 +137,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Manage(self, request, context):
+        """ManageRequest -> ManageReply, method "manage"
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """for people; carries no secret, unsigned
         """
@@ -174,6 +186,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
+                    request_deserializer=protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
+                    response_serializer=protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
+            ),
+            'Manage': grpc.unary_unary_rpc_method_handler(
+                    servicer.Manage,
                     request_deserializer=protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
                     response_serializer=protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
             ),
@@ -372,6 +389,33 @@ class Coordinator:
             request,
             target,
             '/hocket.Coordinator/Leave',
+            protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
+            protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Manage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hocket.Coordinator/Manage',
             protocol_dot_generated_dot_hocket__pb2.Signed.SerializeToString,
             protocol_dot_generated_dot_hocket__pb2.Signed.FromString,
             options,
