@@ -23,7 +23,7 @@ from swarm.directory import Directory
 from swarm.exchange import FrameStream
 from swarm.known_peers import KnownPeers
 from swarm.pool import StreamCarrier
-from swarm.relaying import Slots, relays_of, reserve
+from swarm.relaying import Grant, Slots, relays_of, reserve, start_daemon
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class LibP2PCarrier(StreamCarrier):
         options = options or LibP2POptions.for_listen(listen)
         peers = merged([PeerAddress.from_multiaddrs([address]) for address in bootstrap])
         known = await asyncio.to_thread(KnownPeers, state_dir / "peers.json")
-        daemon = await Daemon.start(identity_path, listen, state_dir, options, relays=bootstrap)
+        daemon = await start_daemon(identity_path, listen, state_dir, options, relays=bootstrap)
         directory: DhtDirectory | None = None
         try:
             peers = [peer for peer in peers if peer.peer_id != daemon.peer_id]
@@ -124,7 +124,7 @@ class LibP2PCarrier(StreamCarrier):
                 daemon, peers, reached, run_id=options.run_id, coordinator_key=options.coordinator_key
             )
             visible = await daemon.multiaddrs()
-            again = partial(Daemon.start, identity_path, same_ports(listen, visible), state_dir, options, relays=bootstrap)
+            again = partial(start_daemon, identity_path, same_ports(listen, visible), state_dir, options, relays=bootstrap)
             carrier = cls(daemon, directory, visible, peers, known, options, again)
         except (HocketError, asyncio.CancelledError):
             if directory is not None:
@@ -151,7 +151,7 @@ class LibP2PCarrier(StreamCarrier):
         self._multiaddrs = await self._through(Daemon.multiaddrs)
         return self.multiaddrs
 
-    async def _reserve(self, relay: PeerAddress) -> int:
+    async def _reserve(self, relay: PeerAddress) -> Grant:
         return await self._through(lambda daemon: reserve(daemon, relay, self._options))
 
     @property

@@ -777,7 +777,7 @@ class CoordinatorRecord(_message.Message):
     def __init__(self, addresses: _Optional[_Iterable[str]] = ..., bootstrap_multiaddrs: _Optional[_Iterable[str]] = ..., expires_ms: _Optional[int] = ...) -> None: ...
 
 class RelayHop(_message.Message):
-    __slots__ = ("type", "reservation", "status")
+    __slots__ = ("type", "reservation", "limit", "status")
     class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RESERVE: _ClassVar[RelayHop.Type]
@@ -795,13 +795,22 @@ class RelayHop(_message.Message):
         addrs: _containers.RepeatedScalarFieldContainer[bytes]
         voucher: bytes
         def __init__(self, expire: _Optional[int] = ..., addrs: _Optional[_Iterable[bytes]] = ..., voucher: _Optional[bytes] = ...) -> None: ...
+    class Limit(_message.Message):
+        __slots__ = ("duration", "data")
+        DURATION_FIELD_NUMBER: _ClassVar[int]
+        DATA_FIELD_NUMBER: _ClassVar[int]
+        duration: int
+        data: int
+        def __init__(self, duration: _Optional[int] = ..., data: _Optional[int] = ...) -> None: ...
     TYPE_FIELD_NUMBER: _ClassVar[int]
     RESERVATION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     type: RelayHop.Type
     reservation: RelayHop.Slot
+    limit: RelayHop.Limit
     status: int
-    def __init__(self, type: _Optional[_Union[RelayHop.Type, str]] = ..., reservation: _Optional[_Union[RelayHop.Slot, _Mapping]] = ..., status: _Optional[int] = ...) -> None: ...
+    def __init__(self, type: _Optional[_Union[RelayHop.Type, str]] = ..., reservation: _Optional[_Union[RelayHop.Slot, _Mapping]] = ..., limit: _Optional[_Union[RelayHop.Limit, _Mapping]] = ..., status: _Optional[int] = ...) -> None: ...
 
 class ListMembers(_message.Message):
     __slots__ = ()
