@@ -1,4 +1,4 @@
-"""Sends a replica's commits to the coordinator, in order and beside the training, and opens what is drawn.
+"""Sends a replica's commits to the coordinator, in order and beside the training, opens what is drawn, and bears witness.
 
 A commit that is refused ends the recording of its round: the coordinator would refuse all that follow. One that cannot be
 delivered is tried again for as long as the round lasts here.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import Code, HocketError
 from node.commitments import HeldStep, Recorder
-from node.context import RoundContext
 from node.openings import OpeningSender, Tensors, pass_input, pass_output, signed_messages, step_opening
 from node.replica import EventSink, Replica
 from node.session import Session
+from node.witness import Fetch, Stand, Witness
 from protocol.generated import hocket_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -43,18 +43,21 @@ class Committer:
     """The talk of one worker with the coordinator about what it has committed to, through all rounds.
 
     Args:
-        session: with the coordinator. path: of the file that holds an opening while it is sent.
-        event: writes to the worker's event log. wake: makes the worker look at `failures`.
+        session: with the coordinator. fetch: brings the tensors of an opening by CID, for the witness.
+        folder: holds what is sent. event: writes to the worker's event log. wake: makes the worker look at `failures`.
     """
 
-    def __init__(self, session: Session, path: Path, event: EventSink, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, session: Session, fetch: Fetch, folder: Path, event: EventSink, wake: Callable[[], None]
+    ) -> None:
         self._session = session
         self._event = event
         self._wake = wake
-        self._sender = OpeningSender(session, path, event)
+        self._sender = OpeningSender(session, folder / "opening.safetensors", event)
+        self._witness = Witness(session, fetch, folder / "witness.safetensors", event)
         self._recorder: Recorder | None = None
         self._begun: dict[tuple[int, int], int] = {}  # chains by (round, generation), of the newest round
-        self._committing: asyncio.Task[None] | None = None
+        self._round_tasks: list[asyncio.Task[None]] = []
         self._sending: asyncio.Task[None] | None = None
         self._drawn: asyncio.Queue[_Drawn] = asyncio.Queue()
         self._asked: set[bytes] = set()
@@ -75,16 +78,20 @@ class Committer:
         recorder = Recorder(replica.local, replica.engine, context, previous=previous, part=self._begun[place])
         await recorder.begin()
         self._recorder = replica.recorder = recorder
-        self._committing = self._begin(self._commit_all(recorder))
+        self._asked.clear()
+        self._witness.open(Stand(replica.local, replica.engine, context))
+        self._round_tasks = [self._begin(self._commit_all(recorder)), self._begin(self._witness.run())]
         if self._sending is None:
             self._sending = self._begin(self._send_all())
 
     async def close(self) -> None:
         """The round is over here: commit nothing more of it; what has been drawn is still sent."""
-        if self._committing is not None:
-            self._committing.cancel()
-            await asyncio.wait([self._committing])
-            self._committing = None
+        tasks, self._round_tasks = self._round_tasks, []
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._witness.close()
         if self._recorder is not None:
             await self._recorder.close()
             self._recorder = None
@@ -236,12 +243,13 @@ class Committer:
         if recorder is not None and last is not None:
             self._draw(recorder, last, True, [])
 
-    def asked(self, tasks: Sequence[pb.OpeningTask], context: RoundContext) -> None:
-        """Open what the coordinator's view asks for, as far as it is held; each task once."""
+    def asked(self, view: pb.RunView) -> None:
+        """Take up what the coordinator's view asks for, each task once: to open, as far as it is held, and to witness."""
+        self._witness.asked(view.witness, view.providers)
         recorder = self._recorder
-        for task in tasks:
+        for task in view.openings:
             key = task.SerializeToString(deterministic=True)
-            if recorder is None or task.round != context.round or key in self._asked:
+            if recorder is None or task.round != recorder.context.round or key in self._asked:
                 continue
             self._asked.add(key)
             self._answer(recorder, task)

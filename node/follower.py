@@ -105,7 +105,7 @@ class Follower:
         )
         self._changed = asyncio.Event()
         self._engine = self._make_engine()
-        self._committer = Committer(self._session, state_dir / "opening.safetensors", events.write, self._changed.set)
+        self._committer = Committer(self._session, self._versions.opening, state_dir, events.write, self._changed.set)
         self._recycling = RecyclePlan(recycle_every)
         self._view = pb.RunView()
         self._report_wanted = asyncio.Event()
@@ -202,6 +202,7 @@ class Follower:
     # ---- what comes in and goes out ---------------------------------------------------------------------------------
 
     def _see(self, view: pb.RunView) -> None:
+        self._committer.asked(view)
         if view != self._view:
             if (view.phase, view.round) != (self._view.phase, self._view.round):
                 logger.info("round %d: %s (%s)", view.round, pb.Phase.Name(view.phase), view.reason)
@@ -336,7 +337,6 @@ class Follower:
             self._report_wanted.set()
             return
         station.follow(context, view.phase)
-        self._committer.asked(view.openings, context)
         if context.is_first:
             reader = await self._dataset_reader()
             if view.phase == pb.OPEN:

@@ -87,6 +87,11 @@ class LocalStage:
     def ordered(self) -> bool:
         return self._ordered
 
+    @property
+    def base(self) -> Mapping[str, Tensor]:
+        """The weights of the version adopted, by parameter name; not to be changed."""
+        return self._base
+
     def adopt(self, weights: Mapping[str, np.ndarray]) -> None:
         """Make a version the base and the weights; the optimizer's moments stay.
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from common.errors import Code, HocketError
 from common.files import atomic_write, disk_error
 from protocol.manifest import DatasetManifest, StageFile, VersionManifest, read_manifest, refuse_older
-from protocol.tensor_files import TensorInfo
+from protocol.tensor_files import TensorInfo, read_tensors
 from swarm.block_swarm import BlockSwarm, Providers
 from swarm.ipfs_fallback import IpfsFallback
 from swarm.store_keeper import DEFAULT_LIMIT_BYTES, StoreKeeper
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_SHARD_BYTES = 1 << 30
+MAX_OPENING_BYTES = 512 << 20
 FILE_HEADER_BYTES = 16 << 20
 KEEP_VERSIONS = 3
 
@@ -70,6 +71,7 @@ class Versions:
         self._run_id = run_id
         self._memory_path = state_dir / "versions.json"
         self._work_path = state_dir / "stage.safetensors"
+        self._opening_path = state_dir / "witness-input.safetensors"
 
     def _read_memory(self) -> _Memory:
         """The highest version number that this worker has taken of this run, and the files that it holds of versions."""
@@ -170,6 +172,23 @@ class Versions:
         await self._bring(cid, providers, max_bytes=MAX_MANIFEST_BYTES)
         self._dataset_cid = cid
         return read_manifest(DatasetManifest, self._store.read_file(cid, max_bytes=MAX_MANIFEST_BYTES), signer=None)
+
+    async def opening(self, cid: str, providers: Providers) -> dict[str, np.ndarray]:
+        """Fetch a file in which the coordinator hands on what came into a pass, and read its tensors; it is not kept.
+
+        Raises:
+            HocketError: BLOCK_NOT_FOUND, BLOCK_DAMAGED, OPENING_INVALID.
+        """
+        await self._swarm.fetch(cid, providers, max_bytes=MAX_OPENING_BYTES)
+        return await asyncio.to_thread(self._read_opening, cid)
+
+    def _read_opening(self, cid: str) -> dict[str, np.ndarray]:
+        try:
+            self._store.export(cid, self._opening_path, max_bytes=MAX_OPENING_BYTES)
+            return read_tensors(self._opening_path, code=Code.OPENING_INVALID)
+        finally:
+            self._opening_path.unlink(missing_ok=True)
+            self._store.remove_file(cid)
 
     async def file(self, cid: str, providers: Providers) -> bytes:
         """The bytes of a shard."""

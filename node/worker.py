@@ -15,7 +15,7 @@ from common.heartbeat import keep_beating
 from common.lock import locked
 from common.log import EventLog
 from common.stop import stop_signals
-from node.engine import set_threads
+from node.engine import device_class, set_threads
 from node.follower import Follower
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, PeerKey
@@ -86,6 +86,7 @@ async def _run(
             software=software(),
             threads=threads,
             wire_encodings=ENCODINGS,
+            device_class=device_class(),
         )
         follower = Follower(
             ticket, key, carrier, state_dir, events, store_limit_bytes=store_limit, fallback=fallback,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from node.context import RoundContext
 from node.downstream import Downstream
@@ -75,6 +76,11 @@ class Corpus:
 
 async def no_report() -> None:
     """The harness reads the nodes themselves."""
+
+
+async def no_openings(cid: str, providers: Any) -> dict[str, np.ndarray]:
+    """Nobody hands an opening on here."""
+    raise HocketError(Code.BLOCK_NOT_FOUND, cid)
 
 
 class Leases:

@@ -37,7 +37,7 @@ class Standby:
         self.events: list[tuple[str, dict[str, Any]]] = []
         ticket = Ticket(harness.RUN, ("127.0.0.1:1",), MemberKey.generate().public, b"", ())
         session = Session(ticket, self.key)
-        self.committer = Committer(session, folder / "opening.safetensors", self.event, lambda: None)
+        self.committer = Committer(session, harness.no_openings, folder, self.event, lambda: None)
         self.station = Station(
             build_local(self.context(pb.STANDBY, 1)), self.context(pb.STANDBY, 1), carrier=self.carrier, key=self.key,
             session=session, committer=self.committer, engine=self.engine, service=self.service,
