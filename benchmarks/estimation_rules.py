@@ -43,7 +43,7 @@ def flower_rules() -> dict[str, Rule]:
         return flower.aggregate_median(results(updates, examples))[0]
 
     def trimmed(updates: np.ndarray, examples: np.ndarray, f: int, seed: bytes) -> Any:
-        return flower.aggregate_trimmed_avg(results(updates, examples), (f + 0.5) / len(updates) if f else 0.0)[0]
+        return flower.aggregate_trimmed_avg(results(updates, examples), (f + 0.01) / len(updates) if f else 0.0)[0]
 
     def krum(updates: np.ndarray, examples: np.ndarray, f: int, seed: bytes) -> Any:
         return flower.aggregate_krum(results(updates, examples), f, 0)[0]

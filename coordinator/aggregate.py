@@ -33,7 +33,8 @@ class StageOutcome:
 
     Args:
         plan: the rule that was applied; n = 0: the stage stays as it was.
-        accepted: members whose updates the rule saw, by member; refused: (member, reason).
+        accepted: members whose updates the rule saw, by member; refused: (member, reason); kinds: of the refusals, as
+            `update_checks` names them.
         norms, digests: L2 norm and, in hex, the digest of the tensors of each update that could be read, by member.
         clips: what each accepted update was multiplied by, at most 1.
         trimmed_shares: how much of each accepted update did not go in, compared with an equal share, from 0 to 1.
@@ -45,6 +46,7 @@ class StageOutcome:
     plan: Plan
     accepted: list[str]
     refused: list[tuple[str, str]]
+    kinds: dict[str, str] = field(default_factory=dict)
     norms: dict[str, float] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     clips: dict[str, float] = field(default_factory=dict)
@@ -111,7 +113,7 @@ def aggregate_stage(
     accepted = [one.member for one in checked.sound]
     chosen = plan(rule, tolerate, len(accepted), prepare)
     if not accepted:
-        return StageOutcome(chosen, [], checked.refused, norms, digests)
+        return StageOutcome(chosen, [], checked.refused, checked.kinds, norms, digests)
     squares = 0.0
     with ExitStack() as stack:
         weights = stack.enter_context(FlatFile(base, order, Code.CHECKPOINT_INVALID))
@@ -138,7 +140,7 @@ def aggregate_stage(
             momentum_file.finish()
         sha256 = weights_file.finish()
     return StageOutcome(
-        chosen, accepted, checked.refused, norms, digests,
+        chosen, accepted, checked.refused, checked.kinds, norms, digests,
         dict(zip(accepted, aggregation.clips, strict=True)),
         dict(zip(accepted, aggregation.trimmed_shares(), strict=True)),
         sha256, weights_file.size_bytes, momentum_file is not None, math.sqrt(squares),

@@ -150,8 +150,9 @@ class Assembly:
         core.emit(
             "stage_done", round=state.round, stage=stage, rule=outcome.plan.rule, n=outcome.plan.n, f=outcome.plan.f,
             tolerates=outcome.plan.tolerates, prepare=outcome.plan.prepare, why=outcome.plan.why, accepted=outcome.accepted,
-            refused=outcome.refused, outcomes=outcome.outcomes, clips=outcome.clips, trimmed_shares=outcome.trimmed_shares,
-            norms=outcome.norms, digests=outcome.digests, step_norm=outcome.step_norm, file=made.model_dump(mode="json"),
+            refused=outcome.refused, kinds=outcome.kinds, outcomes=outcome.outcomes, clips=outcome.clips,
+            trimmed_shares=outcome.trimmed_shares, norms=outcome.norms, digests=outcome.digests, step_norm=outcome.step_norm,
+            file=made.model_dump(mode="json"),
         )  # fmt: skip
 
     async def _publish(self, manifest: VersionManifest, *, frames: int, record: dict[str, Any] | None) -> None:

@@ -21,6 +21,11 @@ LEAST_SHARE = 0.25
 # An inner step moves a weight by about its learning rate, so a whole round stays far below this times the weights' own size
 # (or times 1, for weights that start near zero). It keeps float32 sums from overflowing; the rule does the rest.
 RMS_BOUND = 10.0
+# Below this share of the median norm, an update that claims frames did no work.
+LEAST_NORM = 1e-3
+
+# Why an update does not count.
+EXCLUDED, NOT_FINITE, SHAPE, NORM, NO_WORK, FEW_FRAMES = "excluded", "not_finite", "shape", "norm", "no_work", "few_frames"
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,13 @@ class Checked:
 
     Args:
         sound: those that count, by member. refused: (member, reason), by member.
+        kinds: of the refusals, by member: EXCLUDED, NOT_FINITE, SHAPE, NORM, NO_WORK or FEW_FRAMES.
         measured: what could be read, sound or not, by member.
     """
 
     sound: list[Submitted]
     refused: list[tuple[str, str]]
+    kinds: dict[str, str]
     measured: dict[str, Measured]
 
 
@@ -102,14 +109,15 @@ def check_updates(
         excluded: members whose updates do not count whatever they hold, with the reason. Their files are not read.
     """
     barred = excluded or {}
-    refused = [(one.member, barred[one.member]) for one in submitted if one.member in barred]
+    refused = {one.member: (EXCLUDED, barred[one.member]) for one in submitted if one.member in barred}
     left = sorted((one for one in submitted if one.member not in barred), key=lambda one: one.member)
 
-    def read(one: Submitted) -> Measured | str:
+    def read(one: Submitted) -> Measured | tuple[str, str]:
         try:
             return measure(one.path, tensors, Code.UPDATE_REFUSED)
         except HocketError as error:
-            return f"H{int(error.code)} {error.detail}".replace(str(one.path), "the file")
+            reason = f"H{int(error.code)} {error.detail}".replace(str(one.path), "the file")
+            return NOT_FINITE if error.code is Code.NOT_FINITE else SHAPE, reason
 
     with ThreadPoolExecutor(threads, "update-checks") as pool:
         found = dict(zip(left, pool.map(read, left), strict=True))
@@ -118,16 +126,22 @@ def check_updates(
     bound = RMS_BOUND * max(base_norm, math.sqrt(values))
     sound: list[Submitted] = []
     for one, figures in found.items():
-        if isinstance(figures, str):
-            refused.append((one.member, figures))
+        if not isinstance(figures, Measured):
+            refused[one.member] = figures
         elif figures.norm > bound:
-            refused.append((one.member, f"its norm of {figures.norm:.3g} is above {bound:.3g}"))
+            refused[one.member] = NORM, f"its norm of {figures.norm:.3g} is above {bound:.3g}"
         elif one.frames == 0:
-            refused.append((one.member, "no frames were trained"))
+            refused[one.member] = NO_WORK, "no frames were trained"
         else:
             sound.append(one)
     usual = median(one.frames for one in sound) if sound else 0
-    for one in [one for one in sound if one.frames < LEAST_SHARE * usual]:
-        sound.remove(one)
-        refused.append((one.member, f"{one.frames} frames are under a quarter of the median of {usual:g}"))
-    return Checked(sound, sorted(refused), measured)
+    length = median(measured[one.member].norm for one in sound) if sound else 0.0
+    for one in list(sound):
+        norm = measured[one.member].norm
+        if one.frames < LEAST_SHARE * usual:
+            refused[one.member] = FEW_FRAMES, f"{one.frames} frames are under a quarter of the median of {usual:g}"
+        elif norm < LEAST_NORM * length:
+            refused[one.member] = NO_WORK, f"its norm of {norm:.3g} is under a thousandth of the median of {length:.3g}"
+    sound = [one for one in sound if one.member not in refused]
+    reasons = sorted((member, reason) for member, (_, reason) in refused.items())
+    return Checked(sound, reasons, {member: kind for member, (kind, _) in sorted(refused.items())}, measured)

@@ -156,6 +156,10 @@ def damaged(kind: str) -> dict[str, np.ndarray]:
         tensors["b.weight"][3, 7] = np.nan
     elif kind == "infinite":
         tensors["a.bias"][:] = -np.inf
+    elif kind == "zero":
+        tensors = {name: np.zeros_like(array) for name, array in tensors.items()}
+    elif kind == "free ride":
+        tensors = {name: array * np.float32(1e-4) for name, array in tensors.items()}
     elif kind == "huge":
         tensors["b.weight"] *= np.float32(1e30)
     elif kind == "overflowing":
@@ -171,8 +175,13 @@ def damaged(kind: str) -> dict[str, np.ndarray]:
     return tensors
 
 
-@pytest.mark.parametrize("kind", ["nan", "infinite", "huge", "overflowing", "missing", "surplus", "transposed", "double", "cut",
-                                  "no header"])  # fmt: skip
+KINDS = {
+    "nan": "not_finite", "infinite": "not_finite", "huge": "norm", "overflowing": "norm", "zero": "no_work", "free ride": "no_work",
+    "missing": "shape", "surplus": "shape", "transposed": "shape", "double": "shape", "cut": "shape", "no header": "shape",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_bad_update_changes_nothing_and_is_named(tmp_path: Path, kind: str) -> None:
     base = put(tmp_path, "base", draw_tensors(0)).path
     good = [put(tmp_path, f"good{index}", draw_tensors(index, 0.01)) for index in range(3)]
@@ -186,6 +195,32 @@ def test_a_bad_update_changes_nothing_and_is_named(tmp_path: Path, kind: str) ->
     assert outcome.sha256 == without.sha256
     ((member, reason),) = outcome.refused
     assert member == "bad" and reason and str(tmp_path) not in reason
+    assert outcome.kinds == {"bad": KINDS[kind]} and outcome.outcomes["bad"] == "refused"
+
+
+def test_an_excluded_member_counts_as_if_it_had_not_come(tmp_path: Path) -> None:
+    base = put(tmp_path, "base", draw_tensors(0)).path
+    good = [put(tmp_path, f"good{index}", draw_tensors(index, 0.01)) for index in range(3)]
+    barred = put(tmp_path, "barred", draw_tensors(7, 0.01))
+    barred.path.write_bytes(b"nothing that could be read")
+    outcome = run(tmp_path, base, None, [barred, *good], "with", excluded={"barred": "in quarantine", "elsewhere": "too"})
+    assert outcome.sha256 == run(tmp_path, base, None, good, "without").sha256
+    assert (outcome.refused, outcome.kinds) == ([("barred", "in quarantine")], {"barred": "excluded"})
+    assert "barred" not in outcome.digests
+
+
+def test_what_hardly_went_in_is_called_trimmed(tmp_path: Path) -> None:
+    base = put(tmp_path, "base", draw_tensors(0)).path
+    common = draw_tensors(1, 0.01)
+    good = [
+        put(tmp_path, f"good{index}", {name: common[name] + array for name, array in draw_tensors(index, 0.002).items()})
+        for index in range(10, 14)
+    ]  # fmt: skip
+    lie = put(tmp_path, "lie", {name: np.float32(-3) * array for name, array in common.items()})
+    for rule in ("centred_clipping", "trimmed_mean", "median", "geometric_median", "multi_krum"):
+        outcome = run(tmp_path, base, None, [*good, lie], rule, rule=rule)
+        assert outcome.outcomes["lie"] == "trimmed" and outcome.trimmed_shares["lie"] > 0.5, rule
+        assert [outcome.outcomes[one.member] for one in good] == ["accepted"] * 4, rule
 
 
 def test_few_frames_are_left_out_with_the_reason(tmp_path: Path) -> None:

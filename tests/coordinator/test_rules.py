@@ -289,3 +289,14 @@ def test_golden_rules() -> None:
     rows = np.array(GOLDEN["updates"], np.float32)
     for rule, tolerate, expected in GOLDEN["rules"]:
         np.testing.assert_array_equal(combine(rows, plan(rule, tolerate, len(rows))), np.array(expected, np.float32))
+
+
+def test_where_nobody_attacks_flower_gets_the_same() -> None:
+    """`golden/flower.json` is what flwr 1.42.0 makes of these updates; it trims a share that makes `f` of them."""
+    for case in json.loads((Path(__file__).parent / "golden" / "flower.json").read_text()):
+        rows = np.array(case["updates"], np.float32)
+        for rule in RULES:
+            if rule in case:
+                chosen = plan(rule, case["f"], len(rows))
+                assert chosen.rule == rule
+                np.testing.assert_allclose(combine(rows, chosen), case[rule], rtol=1e-6, atol=1e-6, err_msg=rule)
