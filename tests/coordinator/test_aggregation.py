@@ -176,8 +176,9 @@ def damaged(kind: str) -> dict[str, np.ndarray]:
 
 
 KINDS = {
-    "nan": "not_finite", "infinite": "not_finite", "huge": "norm", "overflowing": "norm", "zero": "no_work", "free ride": "no_work",
-    "missing": "shape", "surplus": "shape", "transposed": "shape", "double": "shape", "cut": "shape", "no header": "shape",
+    "nan": "not_finite", "infinite": "not_finite", "huge": "norm", "overflowing": "norm", "zero": "no_work",
+    "free ride": "no_work", "missing": "shape", "surplus": "shape", "transposed": "shape", "double": "shape", "cut": "shape",
+    "no header": "shape",
 }  # fmt: skip
 
 
