@@ -11,8 +11,6 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +27,11 @@ from common.errors import Code, HocketError
 from common.files import disk_error
 from protocol.identity import PeerKey
 from protocol.wire import put_varint
+from swarm.pulse import Pulse
+from swarm.socket_directory import SocketDirectory
 
 logger = logging.getLogger(__name__)
 
-MAX_SOCKET_PATH_BYTES = 107  # of 108, with a closing zero
-LONGEST_SOCKET_NAME = "p2pclient-01234567890.sock"
 STREAM_BUFFER_BYTES = 1 << 20
 STOP_S = 10.0
 _P2P_CODE = 421
@@ -58,6 +56,7 @@ class LibP2POptions:
         coordinator_key: raw public key: take word of where the run's coordinator is from nobody else; empty: from anybody.
         restarts: how often a daemon that died is started again within `restart_window_s`.
         restart_window_s: see there.
+        pulse_s: how often a running daemon is asked for a sign of life, and how long its answer may take.
     """
 
     relay: bool = False
@@ -73,6 +72,7 @@ class LibP2POptions:
     coordinator_key: bytes = b""
     restarts: int = 5
     restart_window_s: float = 60.0
+    pulse_s: float = 2.0
 
     @classmethod
     def for_listen(
@@ -167,16 +167,17 @@ class Daemon:
     """A running `p2pd` and its control connection. Make it with `start`, end it with `close`.
 
     `failed` is set when the process dies by itself, with `exit_code`; this daemon is then of no more use, and every call raises
-    CARRIER_FAILED.
+    CARRIER_FAILED. One that lives but answers no more, as when it is frozen, is killed.
     """
 
-    def __init__(self, p2p: P2P, sockets: _SocketDirectory) -> None:
+    def __init__(self, p2p: P2P, sockets: SocketDirectory, pulse_s: float) -> None:
         self._p2p = p2p
         self._sockets = sockets
         self._closing = False
         self.exit_code: int | None = None
         self.failed = asyncio.Event()
         self._watching = asyncio.create_task(self._watch())
+        self._feeling = asyncio.create_task(self._feel_pulse(Pulse(pulse_s)))
 
     @classmethod
     async def start(
@@ -198,7 +199,7 @@ class Daemon:
             parse_multiaddr(address)
         await asyncio.to_thread(PeerKey.load_or_create, identity_path)  # the daemon would make one, but not whole or absent
         with contextlib.ExitStack() as undo:
-            sockets = _SocketDirectory(state_dir)
+            sockets = SocketDirectory(state_dir)
             undo.callback(sockets.remove)
             begun: list[P2P] = []
 
@@ -236,7 +237,7 @@ class Daemon:
                     await p2p.shutdown()
                 raise
             undo.pop_all()
-        return cls(p2p, sockets)
+        return cls(p2p, sockets, options.pulse_s)
 
     @property
     def p2p(self) -> P2P:
@@ -335,9 +336,31 @@ class Daemon:
         reading = self._p2p._client.control._read_task if self._p2p._client is not None else None
         if reading is not None:  # it fails with the daemon, which is told below, and not with its traceback
             reading.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+        self._feeling.cancel()
         if not self._closing:
             self.exit_code = code
             self.failed.set()
+
+    async def _feel_pulse(self, pulse: Pulse) -> None:
+        """Kill the daemon when it answers no more; the watch sees its end."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(pulse.within_s)
+            asked = loop.time()
+            try:
+                async with asyncio.timeout(pulse.within_s):
+                    await self.connected()
+            except HocketError as error:  # it has died, or is closing
+                logger.debug("the libp2p daemon is not asked: %s", error.detail)
+            except TimeoutError:
+                judgement = pulse.unanswered(loop.time() - asked)
+                if judgement.stuck and not self._closing:
+                    logger.error("the libp2p daemon, pid %d, is killed: %s", self.pid, judgement.reason)
+                    self._p2p._child.kill()
+                    return
+                logger.warning("the libp2p daemon, pid %d: %s", self.pid, judgement.reason)
+            else:
+                pulse.answered()
 
     async def close(self) -> None:
         """Stop the daemon, wait for its end, remove the sockets."""
@@ -351,32 +374,6 @@ class Daemon:
             logger.warning("the libp2p daemon does not end; it is killed")
             self._p2p._child.kill()
         await self._watching
+        await asyncio.wait({self._feeling})
         self._p2p._daemon_listen_maddr = self._p2p._client_listen_maddr = None  # or it removes them again when it is collected
         await asyncio.to_thread(self._sockets.remove)
-
-
-class _SocketDirectory:
-    """A fresh directory for our sockets in the state directory; what an earlier process left there when it was killed goes.
-
-    Where its path is too long for a socket, the sockets are named through our open descriptor of it, which the daemon, a
-    process of the same user, can follow too.
-    """
-
-    def __init__(self, state_dir: Path) -> None:
-        self._place = state_dir.resolve() / "sockets"
-        self._descriptor: int | None = None
-        try:
-            self.remove()
-            self._place.mkdir(parents=True, mode=0o700)
-            self.path = self._place
-            if len(os.fsencode(self.path / LONGEST_SOCKET_NAME)) > MAX_SOCKET_PATH_BYTES:
-                self._descriptor = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY)
-                self.path = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
-        except OSError as error:
-            raise disk_error(error, self._place) from error
-
-    def remove(self) -> None:
-        shutil.rmtree(self._place, ignore_errors=True)
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None

@@ -26,10 +26,11 @@ from protocol.identity import MemberKey
 from swarm.block_swarm import fetch
 from swarm.blocks import BlockStore
 from swarm.carrier import Message, PeerAddress
-from swarm.daemon import LONGEST_SOCKET_NAME, LibP2POptions, same_ports
+from swarm.daemon import LibP2POptions, same_ports
 from swarm.known_peers import KnownPeers
 from swarm.libp2p import LibP2PCarrier
 from swarm.records import MAX_LIFE_MS, make_record, wall_clock_ms
+from swarm.socket_directory import LONGEST_SOCKET_NAME
 from swarm.whereabouts import make_whereabouts
 
 pytestmark = pytest.mark.system
@@ -238,6 +239,26 @@ def test_a_daemon_that_dies_is_replaced(tmp_path: Path, peer: Peer) -> None:
                 descriptors = descriptors or len(os.listdir("/proc/self/fd"))
             assert len(os.listdir("/proc/self/fd")) <= descriptors
             assert not carrier.failed.is_set()
+
+    asyncio.run(work())
+
+
+def test_a_daemon_that_is_frozen_is_replaced(tmp_path: Path, peer: Peer) -> None:
+    """It lives, and nobody closes a connection to it: that it does not answer is all there is to see."""
+
+    async def work() -> None:
+        options = LibP2POptions(pulse_s=0.3)
+        async with carrier_in(tmp_path / "own", *peer.address.multiaddrs, options=options) as carrier:
+            address, frozen = carrier.address, carrier.daemon_pid
+            calling = asyncio.create_task(failure(carrier, peer.address, "hold"))
+            while not carrier.traffic.requests["hold"]:
+                await asyncio.sleep(0.01)
+            os.kill(frozen, signal.SIGSTOP)
+            assert (await asyncio.wait_for(calling, 20))[0] is Code.STREAM_BROKEN
+            answer = await carrier.call(peer.address, "echo", Message(b"x"), silence_s=20, deadline_s=30)
+            assert answer.head == b"x" and carrier.daemon_pid != frozen
+            assert await carrier.refresh_multiaddrs() == address.multiaddrs
+            await asyncio.to_thread(wait_until_gone, frozen, 10)
 
     asyncio.run(work())
 
