@@ -18,6 +18,7 @@ from node.committer import Committer
 from node.session import Session, now_ms
 from node.stage_service import Serving
 from node.submission import Submission
+from protocol.calibration import shipped_calibration
 from protocol.commitments import tensors_digest
 from protocol.generated import hocket_pb2 as pb
 from protocol.generated import hocket_pb2_grpc as rpc
@@ -25,8 +26,9 @@ from protocol.identity import MemberKey, member_id
 from protocol.messages import make_signed, open_signed
 from protocol.opening_checks import pass_misfit, step_misfit
 from protocol.openings import read_pass, read_request, read_step
-from protocol.tensor_files import read_tensors
+from protocol.tensor_files import read_tensors, write_tensors
 from protocol.ticket import Ticket
+from tts.referee import Referee
 
 COORDINATOR = MemberKey.from_seed(b"c" * 32)
 
@@ -47,6 +49,7 @@ class Auditor(rpc.CoordinatorServicer):
         self.commits: list[pb.StepCommit] = []
         self.updates: list[tuple[pb.UpdateHead, Path]] = []
         self.openings: list[tuple[pb.OpeningHead, dict[str, np.ndarray]]] = []
+        self.paths: list[Path] = []
         self.came = asyncio.Event()
 
     def _open(self, signed: pb.Signed, method: str) -> tuple[pb.SignedHeader, bytes]:
@@ -82,6 +85,7 @@ class Auditor(rpc.CoordinatorServicer):
         header, payload, path = await self._file(request_iterator, "submit_opening")
         head = pb.OpeningHead.FromString(payload)
         self.openings.append((head, read_tensors(path)))
+        self.paths.append(path)
         self.came.set()
         return self._sign(header, pb.UpdateReceipt(round=head.round, stage=head.stage, sha256=head.sha256, accepted=True))
 
@@ -178,6 +182,41 @@ def test_what_is_drawn_is_opened_and_is_what_was_committed(harness: ModuleType, 
             assert (opened.about.clip_norm, opened.about.weight_decay) == (settings.clip_norm, settings.weight_decay)
 
     audited(harness, tmp_path, body, stage=stage, wire=wire)
+
+
+@pytest.mark.parametrize(("stage", "wire"), [(0, "int8"), (1, "bf16"), (1, "fp32")])
+def test_the_referee_agrees_with_honest_work(harness: ModuleType, tmp_path: Path, stage: int, wire: str) -> None:
+    async def body(chain: Any, one: Audited) -> None:
+        auditor, settings = one.auditor, one.node.context.settings
+        write_tensors(tmp_path / "base", one.node.local.base_arrays())
+        auditor.draw = lambda commit: pb.CommitReply(
+            open_step=commit.step == 2, open_microbatches=[record.id for record in commit.records[:1] if commit.step == 1]
+        )
+        await chain.work()
+        await auditor.opened(3)
+        commits = [commit.SerializeToString().hex() for commit in auditor.commits]
+        common = {"stage": stage, "base": str(tmp_path / "base"), "wire": wire, "seed": settings.seed}
+        member = one.node.key.member_id
+        referee = Referee(chain.config, 2, shipped_calibration())
+        found = referee.judge(
+            {
+                **common, "id": "p", "kind": "pass", "microbatch_id": auditor.openings[0][0].microbatch_id,
+                "input": str(auditor.paths[0]), "outputs": {member: str(auditor.paths[1])}, "prover": member,
+                "commit": commits[1], "challenge": "ab" * 32,
+            }
+        )  # fmt: skip
+        assert found["verdicts"][member]["ok"] is True, found
+        step = {
+            **common, "id": "s", "kind": "step", "opening": str(auditor.paths[2]), "weight_decay": settings.weight_decay,
+            "clip_norm": settings.clip_norm, "commit": commits[2], "previous": commits[1],
+        }  # fmt: skip
+        found = referee.judge(step)
+        assert found["ok"] is True, found
+        # The same file under the commits of another step is not what was committed to.
+        found = referee.judge({**step, "commit": commits[1], "previous": commits[0]})
+        assert found["fault"] == "opening", found
+
+    audited(harness, tmp_path, body, stage=stage, leases=2, wire=wire)
 
 
 @pytest.mark.parametrize(("stage", "wire"), [(0, "fp32"), (1, "bf16")])
