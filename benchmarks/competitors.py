@@ -45,7 +45,10 @@ def python_of_competitors(folder: Path = CHECKOUT / ".venv-bench") -> Path:
             detail = f"the packages of {PINS.name} cannot be installed: {' / '.join(lines[-2:])}"
             raise HocketError(Code.EXTRA_MISSING, detail, remedy="see to a network or a package index, then make setup-bench")
     (own,) = folder.glob("lib/python3*/site-packages")
-    (own / "main-environment.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
+    # An environment that itself sees another one's packages does so by its path alone: a path file within it is not read again.
+    main = sysconfig.get_paths()["purelib"]
+    seen = [main, *(path for path in sys.path if path.endswith("site-packages") and path != main)]
+    (own / "main-environment.pth").write_text("".join(f"{path}\n" for path in seen), encoding="utf-8")
     made.touch()
     return python
 

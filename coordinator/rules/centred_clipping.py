@@ -4,6 +4,10 @@
 
 The radius tau is the median distance of the updates to v, so that no number has to be chosen for a model and a phase of training,
 and the start is the median of the round itself, which no earlier round can have poisoned.
+
+One factor for a whole update bounds its length, not where the length is: a lie that puts all of it into one coordinate would
+move that one far. So each coordinate of the result is kept within the n - 2f middle values of its column: f lies cannot carry it
+out of the range of the honest ones.
 """
 
 from __future__ import annotations

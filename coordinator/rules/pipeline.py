@@ -17,7 +17,7 @@ import numpy as np
 from coordinator.rules.bucketing import bucket_matrix
 from coordinator.rules.centred_clipping import centred_clipping_weights
 from coordinator.rules.clipping import clip_factors
-from coordinator.rules.coordinatewise import ends_trimmed, mean_of, trimmed_mean
+from coordinator.rules.coordinatewise import ends_trimmed, mean_of, middle, trimmed_mean
 from coordinator.rules.geometric_median import geometric_median_weights
 from coordinator.rules.gram import gram_of
 from coordinator.rules.krum import krum_weights
@@ -66,6 +66,7 @@ class Scratch:
         self.inputs = np.empty((inputs, values), np.float32)
         self.rows = np.empty((rows, values), np.float32)
         self.spare = np.empty(values, np.float32)
+        self.row = np.empty(values, np.float32)
         self.out = np.empty(values, np.float32)
 
 
@@ -183,18 +184,25 @@ class Aggregation:
         return prepared
 
     def _weighted(self, start: int, scratch: Scratch, weights: np.ndarray, out: np.ndarray) -> None:
-        """A chunk of the sum of clipped updates under `weights`, the last one of which, if it is one more, is the centre's."""
-        out[:] = 0
-        values, centre = len(out), len(weights) > self._plan.n
-        if centre:
-            trimmed_mean(self._prepared(start, values, scratch), scratch.spare[:values], self._middle(), out)
+        """A chunk of the sum of clipped updates under `weights`.
+
+        With one weight more, the last one is the centre's, and the sum is kept within the middle values of each column.
+        """
+        values, row = len(out), scratch.row[: len(out)]
+        kept: list[np.ndarray] = []
+        if len(weights) > self._plan.n:
+            kept = middle(self._prepared(start, values, scratch), scratch.spare[:values], self._plan.f)
+            mean_of(kept[(len(kept) - 1) // 2 : len(kept) // 2 + 1], out)
             out *= np.float32(weights[-1])
-        row = scratch.inputs[0][:values]
+        else:
+            out[:] = 0
         for index, (weight, clip) in enumerate(zip(weights, self.clips, strict=False)):
             if weight:
                 self._updates.read(index, start, row)
                 row *= np.float32(weight * clip)
                 out += row
+        if kept:
+            np.clip(out, kept[0], kept[-1], out=out)
 
     # ---- what whole updates tell -------------------------------------------------------------------------------------
 

@@ -126,8 +126,22 @@ def test_centred_clipping_follows_its_formula() -> None:
         away = np.linalg.norm(rows - centre, axis=1)
         pulls = np.minimum(1, np.median(away) / away)
         centre = centre + ((rows - centre) * pulls[:, None]).mean(axis=0)
+    ordered = np.sort(rows, axis=0)
     found = combine(rows.astype(np.float32), plan("centred_clipping", 1, 7))
-    np.testing.assert_allclose(found, centre, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, np.clip(centre, ordered[1], ordered[-2]), rtol=1e-4, atol=1e-5)
+    assert np.mean(np.isclose(found, centre, rtol=1e-4, atol=1e-5)) > 0.8
+
+
+@pytest.mark.parametrize("rule", ["centred_clipping", "trimmed_mean", "median"])
+def test_a_lie_in_a_single_coordinate_does_not_get_through(rule: str) -> None:
+    rows = honest_rows(7, 10_000, 8)
+    honest = rows[1:, 5].copy()
+    # As long as the others, so that no bound on its norm can tell it.
+    length = np.linalg.norm(rows[0])
+    rows[0] *= np.float32(0.01)
+    rows[0, 5] = length
+    found = aggregate_arrays(rows, rule=rule, tolerate=1).values
+    assert honest.min() * 1.1 - 0.1 <= found[5] <= honest.max() * 1.1 + 0.1
 
 
 def test_krum_picks_the_update_with_the_nearest_neighbours() -> None:
@@ -220,12 +234,13 @@ def test_equal_updates_give_themselves(rule: str, prepare: str) -> None:
 @given(st.integers(3, 9), st.integers(1, 4), st.data())
 def test_tolerated_lies_stay_inside_the_honest_range(n: int, tolerate: int, data: st.DataObject) -> None:
     rows = data.draw(hnp.arrays(np.float32, (n, 6), elements=st.floats(-10, 10, width=32)))
-    for rule in ("trimmed_mean", "median"):
+    for rule in ("trimmed_mean", "median", "centred_clipping"):
         chosen = plan(rule, tolerate, n)
-        lies = data.draw(hnp.arrays(np.float32, (chosen.tolerates, 6), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
+        false = chosen.tolerates if rule == "median" else chosen.f
+        lies = data.draw(hnp.arrays(np.float32, (false, 6), elements=st.floats(-(2.0**100), 2.0**100, width=32)))
         attacked = rows.copy()
-        attacked[: chosen.tolerates] = lies
-        honest = rows[chosen.tolerates :]
+        attacked[:false] = lies
+        honest = rows[false:]
         found = combine(attacked, chosen)
         slack = 1e-5 * np.abs(honest).max()
         assert (found >= honest.min(0) - slack).all() and (found <= honest.max(0) + slack).all()
