@@ -66,6 +66,7 @@ class Code(IntEnum):
     IPFS_UNREACHABLE = 315
     IPFS_REFUSED = 316
     DEVICE_FAILED = 317
+    QUARANTINED = 318
     RATE_LIMITED = 319
     BANNED = 320
     INVITATION_REFUSED = 321
@@ -206,6 +207,9 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.DEVICE_FAILED: ErrorSpec(
         "the compute device failed", "check its memory and its driver, and start the command again", EXIT_RESOURCES
+    ),
+    Code.QUARANTINED: ErrorSpec(
+        "the member is quarantined", "ask the organiser; the evidence named here can be checked by anybody", EXIT_REFUSED
     ),
     Code.RATE_LIMITED: ErrorSpec("too many calls came at once", "call again after the time named here", EXIT_REFUSED),
     Code.BANNED: ErrorSpec("the organiser has banned this member", "ask the organiser for a pardon", EXIT_REFUSED),

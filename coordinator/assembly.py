@@ -13,6 +13,7 @@ from typing import Any
 from common.errors import HocketError
 from common.files import atomic_write, disk_errors
 from coordinator.aggregate import StageOutcome, aggregate_stage
+from coordinator.audit_secret import AuditSecrets
 from coordinator.children import python_module, run_once
 from coordinator.core import Core
 from coordinator.retention import read_pins, retained_by
@@ -32,15 +33,18 @@ class Assembly:
         state_dir: where acknowledged updates lie.
         first_weights: writes the stage files of version 0 into a folder; None: a child process makes them by the model's
             own initialisation.
+        secrets: of the rounds' audits, each revealed with the version that its round made; None: there are none.
     """
 
     def __init__(
         self, core: Core, versions: Versions, state_dir: Path, *,
         first_weights: Callable[[Path], Awaitable[None]] | None = None,
+        secrets: AuditSecrets | None = None,
     ) -> None:  # fmt: skip
         self._core = core
         self._versions = versions
         self._state_dir = state_dir
+        self._secrets = secrets
         self._first_weights = first_weights or self._initialise
 
     # ---- the first version -------------------------------------------------------------------------------------------
@@ -110,6 +114,7 @@ class Assembly:
             ],
             dataset_cid=state.dataset["cid"],
             codec=state.dataset["codec"],
+            audit=self._secrets.revealed(state.round) if self._secrets is not None else {},
         )  # fmt: skip
         core.faults.reach("coordinator.publish.before", round=state.round)
         await self._publish(manifest, frames=frames, record=self._record(results))
@@ -140,17 +145,23 @@ class Assembly:
             return outcome, self._versions.stage_file(version, stage, sha256=outcome.sha256, momentum=outcome.momentum)
 
         outcome, made = await asyncio.to_thread(work)
+        if any((stage, member) in state.audit.excluded for member in outcome.accepted):
+            # An audit failed meanwhile: what was made of its update is not used.
+            await self._aggregate(base, stage)
+            return
+        left_out = [(member, reason) for (at, member), reason in sorted(state.audit.excluded.items()) if at == stage]
         logger.info(
             "round %d, stage %d: %s of %d updates, tolerates %d, refused %d%s",
             state.round, stage, outcome.plan.rule, outcome.plan.n, outcome.plan.tolerates, len(outcome.refused),
             f" ({outcome.plan.why})" if outcome.plan.why else "",
         )  # fmt: skip
-        for member, reason in outcome.refused:
+        refused = sorted([*outcome.refused, *left_out])
+        for member, reason in refused:
             logger.warning("round %d, stage %d: the update of %s is left out: %s", state.round, stage, member[:12], reason)
         core.emit(
             "stage_done", round=state.round, stage=stage, rule=outcome.plan.rule, n=outcome.plan.n, f=outcome.plan.f,
             tolerates=outcome.plan.tolerates, prepare=outcome.plan.prepare, why=outcome.plan.why, accepted=outcome.accepted,
-            refused=outcome.refused, kinds=outcome.kinds, outcomes=outcome.outcomes, clips=outcome.clips,
+            refused=refused, kinds=outcome.kinds, outcomes=outcome.outcomes, clips=outcome.clips,
             trimmed_shares=outcome.trimmed_shares, norms=outcome.norms, digests=outcome.digests, step_norm=outcome.step_norm,
             file=made.model_dump(mode="json"),
         )  # fmt: skip

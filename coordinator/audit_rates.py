@@ -7,7 +7,7 @@ always, until as many audits in a row have passed. The standing never weighs an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ CLEARED_BY = 4          # audits that must pass in a row before a suspicion is f
 NOT_OPENED_ALLOWED = 1  # openings that a member may leave out; with the next one it is quarantined
 LAPSES_ALLOWED = 3      # in a row, without one audit that passed: from then on its updates are left out until one does
 CLASS_FAILURES = 0.3    # of a device class's members failing in a window: then it is the thresholds that are wrong
-CLASS_LEAST = 4         # members of a class before anything is said about it
+CLASS_LEAST = 3         # failing members before anything is said about a class
 
 
 class Outcome(StrEnum):
@@ -102,13 +102,14 @@ def rates_of(standing: Standing, *, rate: float, new_rounds: int, microbatches: 
     return Rates(rate if standing.kind(new_rounds) is Kind.NORMAL else 1.0, microbatches, steps)
 
 
-def class_alarm(results: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
+def class_alarm(results: Iterable[tuple[str, str, bool]], sizes: Mapping[str, int]) -> dict[str, str]:
     """Device classes of which so many members fail that the thresholds are to be doubted, each with the reason.
 
     One member that cheats fails alone; a driver or a library that computes otherwise fails with all who use it.
 
     Args:
         results: (device class, member, whether it passed) of the window's audits that were decided by tolerance.
+        sizes: members of each class that the run has.
     """
     failed: dict[str, set[str]] = {}
     seen: dict[str, set[str]] = {}
@@ -116,8 +117,9 @@ def class_alarm(results: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
         seen.setdefault(device_class, set()).add(member)
         if not passed:
             failed.setdefault(device_class, set()).add(member)
+    members = {name: max(len(there), sizes.get(name, 0)) for name, there in seen.items()}
     return {
-        name: f"calibration: {len(failed[name])} of {len(members)} members of the class {name or 'unknown'} failed"
-        for name, members in seen.items()
-        if len(members) >= CLASS_LEAST and len(failed.get(name, ())) > CLASS_FAILURES * len(members)
+        name: f"calibration: {len(there)} of {members[name]} members of the class {name or 'unknown'} failed"
+        for name, there in failed.items()
+        if len(there) >= CLASS_LEAST and len(there) > CLASS_FAILURES * members[name]
     }

@@ -31,6 +31,10 @@ class AuditSecrets:
         """What the round's members are told at once, 32 bytes."""
         return commitment_of(self.secret(round))
 
+    def revealed(self, round: int) -> dict[str, str]:
+        """What the manifest of the round's version says, in hex."""
+        return {"secret": self.secret(round).hex(), "commitment": self.commitment(round).hex()}
+
 
 def commitment_of(secret: bytes) -> bytes:
     """SHA-256 of a secret: what must have been told before it is believed."""

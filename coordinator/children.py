@@ -32,16 +32,19 @@ def python_module(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
-async def run_once(command: Sequence[str], log: Path, *, limit_s: float = 1800.0) -> None:
-    """Run a child to its end; its output goes to `log`, its standard input closes when this process ends.
+async def run_once(command: Sequence[str], log: Path, *, limit_s: float = 1800.0, output: Path | None = None) -> None:
+    """Run a child to its end; its standard input closes when this process ends.
+
+    Args:
+        log: takes what it writes to its standard error, and to its standard output if that has no file of its own, `output`.
 
     Raises:
         HocketError: the one with which the child ended, or CHILD_FAILED with the log's last line.
     """
     try:
-        with log.open("ab") as stream:
+        with log.open("ab") as stream, (output or log).open("ab") as said:
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.PIPE, stdout=stream, stderr=stream
+                *command, stdin=asyncio.subprocess.PIPE, stdout=said, stderr=stream
             )  # fmt: skip
     except OSError as error:
         raise disk_error(error, log) from error

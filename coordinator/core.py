@@ -22,6 +22,7 @@ from coordinator.placement import address_range, lot, same_hand
 from coordinator.rounds import Phase
 from coordinator.run import Lease, Member, RunState
 from coordinator.run_config import RunConfig
+from protocol.calibration import MAX_CLASS_CHARACTERS
 from protocol.generated import hocket_pb2 as pb
 from protocol.manifest import VersionManifest
 
@@ -85,7 +86,7 @@ class Core:
             rounds.frames_per_inner_step, rounds.microbatches_per_inner_step,
         )  # fmt: skip
 
-    def emit(self, kind: str, **data: Any) -> None:
+    def emit(self, kind: str, /, **data: Any) -> None:
         """Journal an event and take it into the state; whoever waits for a higher revision, and the driver, look again."""
         revision = self.state.revision
         event = self._journal.append(kind, self.clock(), data)
@@ -109,7 +110,9 @@ class Core:
     # ---- members -----------------------------------------------------------------------------------------------------
 
     def check_join(self, member: str, request: pb.JoinRequest) -> None:
-        """JOIN_REFUSED for a peer id that another one uses, a full run, or a member that can hold no stage."""
+        """QUARANTINED; JOIN_REFUSED for a peer id that another one uses, a full run, or a member that can hold no stage."""
+        if (record := self.state.audit.quarantined.get(member)) is not None:
+            raise HocketError(Code.QUARANTINED, f"{record['reason']}; evidence: {record['evidence_cid']}")
         others = [one for one in self.state.members.values() if one.live and one.member != member]
         if any(one.peer_id == request.peer_id for one in others):
             raise HocketError(
@@ -140,6 +143,7 @@ class Core:
                 "software": one_line(request.software, 200), "threads": request.threads,
                 "memory_limit_bytes": request.memory_limit_bytes,
                 "wire_encodings": [one_line(name, 16) for name in request.wire_encodings[:8]],
+                "device_class": one_line(request.device_class, MAX_CLASS_CHARACTERS),
             },
         )  # fmt: skip
         logger.info("member %s joined (%s)", member[:12], one_line(request.operator, 80) or "no operator named")
@@ -246,6 +250,16 @@ class Core:
         """Put a member out, or keep somebody from coming in, until `pardon`."""
         self.emit("banned", member=member, reason=one_line(reason, 200), report=self._last_words(member), nonce=nonce)
         logger.warning("member %s is banned: %s", member[:12], one_line(reason, 200) or "no reason was given")
+
+    def quarantine(self, member: str, record: dict[str, Any]) -> None:
+        """Shut a member out: its place, its update of this round and what it reported of it are gone.
+
+        Args:
+            record: `kind`, `reason`, `evidence_cid`, `round`, `stage`, `operator`.
+        """
+        self._last_words(member)
+        self.emit("quarantined", member=member, **record)
+        logger.error("member %s is quarantined (%s): %s", member[:12], record["kind"], record["reason"])
 
     def assign(self, member: str, stage: int, reason: str, role: Role = Role.REPLICA) -> None:
         """Give a member a stage to serve, or to stand by for, under its next generation."""

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from common.errors import Code, HocketError
 from coordinator.admission import STRANGER
+from coordinator.auditing import Auditing
 from coordinator.core import Core, Refused
 from coordinator.entrance import Context, Entrance
 from coordinator.failures import heartbeat_s
@@ -42,13 +43,15 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
     """
 
     def __init__(
-        self, core: Core, uploads: Uploads, entrance: Entrance, providers: Callable[[], list[pb.PeerAddress]], *,
+        self, core: Core, uploads: Uploads, entrance: Entrance, providers: Callable[[], list[pb.PeerAddress]],
+        auditing: Auditing, *,
         listed: Callable[[], Mapping[str, str]] = dict,
     ) -> None:  # fmt: skip
         self._core = core
         self._uploads = uploads
         self._entrance = entrance
         self._providers = providers
+        self._auditing = auditing
         self._listed = listed
         self._held: Counter[str] = Counter()
 
@@ -126,16 +129,39 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         call, chunks = self._entrance.call(context, "submit_update"), aiter(request_iterator)
         try:
             call.knock(self._entrance.limits.streams)
-            head = call.open(await first_of(chunks, FIRST_S), pb.UpdateHead, call.joined)
+            signed = await first_of(chunks, FIRST_S)
+            head = call.open(signed, pb.UpdateHead, call.joined)
             header = call.header
             if (header.round, header.base_cid, header.stage) != (head.round, head.base_cid, head.stage):
                 raise HocketError(Code.SIGNATURE_INVALID, "signed for another round, base or stage than the update's")
             member = call.known()
-            receipt = await self._uploads.receive(member, head, call.nonce, chunks)
+            receipt = await self._uploads.receive(member, head, call.nonce, chunks, signed)
         except HocketError as error:
             await call.refuse(error)
         if not receipt.accepted:
             logger.warning("update of %s refused: %s", member.member[:12], receipt.reason)
+        return call.sign(receipt)
+
+    async def Commit(self, request: pb.Signed, context: Context) -> pb.Signed:
+        """A replica commits to an inner step, and hears what of it is drawn."""
+        call = self._entrance.call(context, "commit")
+        try:
+            commit = call.open(request, pb.StepCommit, call.joined)
+            reply = self._auditing.commit(call.known(), call.header, request, commit)
+        except HocketError as error:
+            await call.refuse(error)
+        return call.sign(reply)
+
+    async def SubmitOpening(self, request_iterator: AsyncIterator[pb.UpdateChunk], context: Context) -> pb.Signed:
+        """A replica shows what was drawn, or a witness what it has computed."""
+        call, chunks = self._entrance.call(context, "submit_opening"), aiter(request_iterator)
+        try:
+            call.knock(self._entrance.limits.streams)
+            signed = await first_of(chunks, FIRST_S)
+            head = call.open(signed, pb.OpeningHead, call.joined)
+            receipt = await self._auditing.receive(call.known(), head, signed, chunks)
+        except HocketError as error:
+            await call.refuse(error)
         return call.sign(receipt)
 
     async def Leave(self, request: pb.Signed, context: Context) -> pb.Signed:
@@ -177,7 +203,9 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
     # ---- helpers -----------------------------------------------------------------------------------------------------
 
     def _view(self, member: str) -> pb.RunView:
-        return view(self._core.state, self._core.config, self._core.sizes, member, self._providers())
+        made = view(self._core.state, self._core.config, self._core.sizes, member, self._providers())
+        self._auditing.add_to(made, member)
+        return made
 
 
 async def first_of(chunks: AsyncIterator[pb.UpdateChunk], limit_s: float) -> pb.Signed:

@@ -139,7 +139,8 @@ class Driver:
             # After a restart the sums of this round are told again; an update that is in does not replace them.
             told = {one.member for one in ready if (one.member, one.generation) in core.reports}
             trained = [one for one in ready if one.late_round != state.round]
-            awaited = sum((stage, one.member) not in state.updates or one.member not in told for one in trained)
+            handed_in = state.updates.keys() | state.audit.excluded.keys()
+            awaited = sum((stage, one.member) not in handed_in or one.member not in told for one in trained)
             updates = sum(at == stage for at, _ in state.updates)
             stages.append(StageFacts(len(live), len(ready), awaited, updates))
         return Facts(

@@ -36,6 +36,7 @@ PUSHBACK_KEY = "grpc-retry-pushback-ms"
 _STATUS_OF_CODE = {
     Code.SIGNATURE_INVALID: grpc.StatusCode.UNAUTHENTICATED,
     Code.JOIN_REFUSED: grpc.StatusCode.PERMISSION_DENIED,
+    Code.QUARANTINED: grpc.StatusCode.PERMISSION_DENIED,
     Code.BANNED: grpc.StatusCode.PERMISSION_DENIED,
     Code.INVITATION_REFUSED: grpc.StatusCode.PERMISSION_DENIED,
     Code.PEER_REFUSED: grpc.StatusCode.NOT_FOUND,

@@ -11,6 +11,7 @@ from typing import Any
 
 from coordinator.admission import Admission
 from coordinator.assignment import Role
+from coordinator.audit_state import AUDIT_HANDLERS, AuditState
 from coordinator.journal import Event
 from coordinator.leases import Cursor, Fate, Range
 from coordinator.rounds import Phase
@@ -132,6 +133,8 @@ class RunState:
     bytes_sent: dict[str, dict[str, int]] = field(default_factory=dict)
     stage_results: dict[int, dict[str, Any]] = field(default_factory=dict)
 
+    audit: AuditState = field(default_factory=AuditState)
+
     rounds: list[dict[str, Any]] = field(default_factory=list)
     heldout: dict[str, dict[str, Any]] = field(default_factory=dict)
     listened: list[dict[str, Any]] = field(default_factory=list)
@@ -144,8 +147,10 @@ class RunState:
         """Take one event into the state; events come in the journal's order, each once."""
         if event.seq <= self.seq:
             raise ValueError(f"event {event.seq} after {self.seq}")
-        handler = _HANDLERS[event.kind]
-        handler(self, event.time, event.data)
+        if event.kind in AUDIT_HANDLERS:
+            AUDIT_HANDLERS[event.kind](self.audit, event.time, event.data)
+        else:
+            _HANDLERS[event.kind](self, event.time, event.data)
         self.seq = event.seq
         if event.kind in _VISIBLE:
             self.revision += 1
@@ -233,6 +238,7 @@ class RunState:
 
     def _pardoned(self, time: float, data: dict[str, Any]) -> None:
         self.admission.bans.pop(data["member"], None)
+        self.audit.pardoned(data)
         self._remember_nonce(data)
 
     def _invited(self, time: float, data: dict[str, Any]) -> None:
@@ -242,6 +248,23 @@ class RunState:
     def _invitation_revoked(self, time: float, data: dict[str, Any]) -> None:
         self.admission.revoke(data)
         self._remember_nonce(data)
+
+    def _quarantined(self, time: float, data: dict[str, Any]) -> None:
+        name, reason = data["member"], f"quarantined: {data['reason']}"
+        if member := self.members.get(name):
+            self._end(member, reason)
+            member.live, member.reason, member.barred = False, reason, True
+        self.audit.quarantine(data)
+        for stage, author in [key for key in self.updates if key[1] == name]:
+            self._leave_out(stage, author, reason)
+
+    def _left_out(self, time: float, data: dict[str, Any]) -> None:
+        self._leave_out(data["stage"], data["member"], data["reason"])
+
+    def _leave_out(self, stage: int, member: str, reason: str) -> None:
+        """An update of this round is not aggregated, if its stage is not done yet."""
+        if stage not in self.stage_results and self.updates.pop((stage, member), None) is not None:
+            self.audit.exclude(stage, member, reason)
 
     def _assigned(self, time: float, data: dict[str, Any]) -> None:
         member = self.members[data["member"]]
@@ -346,6 +369,7 @@ class RunState:
     def _clear_round(self) -> None:
         self.leases, self.updates, self.past_reports = {}, {}, []
         self.counts, self.stage_results = {}, {}
+        self.audit.new_round()
 
     def _end(self, member: Member, reason: str) -> None:
         for lease in self.outstanding:
@@ -417,11 +441,13 @@ _HANDLERS: dict[str, Callable[[RunState, float, dict[str, Any]], None]] = {
     "update": RunState._update,
     "stage_done": RunState._stage_done,
     "version": RunState._version,
+    "quarantined": RunState._quarantined,
+    "left_out": RunState._left_out,
 }
 # Events that change what members, or the report, are told.
 _VISIBLE = frozenset(
     {
         "created", "started", "bootstrap", "joined", "revived", "lost", "left", "banned", "assigned", "ready", "phase", "heldout",
-        "listened", "version",
+        "listened", "version", "quarantined", "audit_drawn", "audit_asked",
     }
 )  # fmt: skip

@@ -21,6 +21,8 @@ from common.stop import stop_signals
 from coordinator import tls
 from coordinator.announcing import Announcing
 from coordinator.assembly import Assembly
+from coordinator.audit_secret import AuditSecrets
+from coordinator.auditing import Auditing
 from coordinator.children import Child, python_module
 from coordinator.core import Core
 from coordinator.door import Door
@@ -110,9 +112,12 @@ class Coordinator:
         for number in stop_signals():
             loop.add_signal_handler(number, stop.set)
         core = self._core
-        assembly = Assembly(core, Versions(self._state_dir / "versions", self._store, self._key), self._state_dir)
+        versions = Versions(self._state_dir / "versions", self._store, self._key)
+        secrets = AuditSecrets(self._key, self._config.run.id)
+        assembly = Assembly(core, versions, self._state_dir, secrets=secrets)
+        auditing = Auditing(core, versions, self._store, self._key, secrets, self._state_dir)
         # What takes long at the start can be interrupted, too.
-        tasks = [asyncio.create_task(self._prepare(assembly), name="start")]
+        tasks = [asyncio.create_task(self._prepare(assembly, auditing), name="start")]
         server: grpc.aio.Server | None = None
         try:
             await self._until(stop, tasks)
@@ -123,7 +128,7 @@ class Coordinator:
             driver = Driver(core, assembly)
             listening = Listening(core, self._key.public, self._folder, self._state_dir)
             pushing = self._pushing()
-            server = self._server(certificate)
+            server = self._server(certificate, auditing)
             await server.start()
             self._hand_out_ticket(certificate)
             self._announcing = Announcing(
@@ -132,6 +137,7 @@ class Coordinator:
             tasks = [
                 asyncio.create_task(self._announcing.run(), name="announcing"),
                 asyncio.create_task(driver.run(), name="driver"),
+                asyncio.create_task(auditing.loop.run(), name="audits"),
                 asyncio.create_task(self._child.supervise(), name="bootstrap peer"),
                 asyncio.create_task(listening.run(), name="listening"),
                 asyncio.create_task(self._report(), name="report"),
@@ -152,10 +158,11 @@ class Coordinator:
 
     # ---- start -------------------------------------------------------------------------------------------------------
 
-    async def _prepare(self, assembly: Assembly) -> None:
+    async def _prepare(self, assembly: Assembly, auditing: Auditing) -> None:
         """What must be there before members come: the run, its first version, and the bootstrap peer if its address is news."""
         found(self._core, self._config, self._text, self._folder, self._store)
         await assembly.genesis()
+        auditing.resume()
         if not self._core.state.bootstrap or RunConfig.parse(self._core.state.run_toml).network != self._config.network:
             await self._child.start()  # the ticket names it
 
@@ -165,12 +172,12 @@ class Coordinator:
             return None
         return Pushing(self._core, self._store, self._key.public, self._state_dir, token=os.environ.get(TOKEN_VARIABLE, ""))
 
-    def _server(self, certificate: tls.Certificate | None) -> grpc.aio.Server:
+    def _server(self, certificate: tls.Certificate | None, auditing: Auditing) -> grpc.aio.Server:
         core, network = self._core, self._config.network
         calls = concurrent_calls(self._config.membership.max_members)
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls)
-        door = Door(core, Uploads(core, self._state_dir), Entrance(core, self._key),
-                    lambda: [self._provider] if self._provider else [], listed=self._listed())  # fmt: skip
+        door = Door(core, Uploads(core, self._state_dir, auditing), Entrance(core, self._key),
+                    lambda: [self._provider] if self._provider else [], auditing, listed=self._listed())  # fmt: skip
         hocket_pb2_grpc.add_CoordinatorServicer_to_server(door, server)
         host = f"[{network.host}]" if ":" in network.host else network.host
         # The port of the first start is kept: tickets name it.
@@ -241,7 +248,8 @@ class Coordinator:
         while True:
             state = core.state
             stand: tuple[Any, ...] = (
-                len(state.rounds), len(state.heldout), len(state.listened), state.phase.value == "FINISHED", state.starts
+                len(state.rounds), len(state.heldout), len(state.listened), state.phase.value == "FINISHED", state.starts,
+                len(state.audit.history),
             )  # fmt: skip
             if stand != written:
                 await self._write_report()

@@ -74,6 +74,8 @@ def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
         "bytes": bytes_by_kind(core.bytes_sent),
         "coordinator_restarts": max(state.starts - 1, 0),
         "ipfs": core.ipfs,
+        "audits": {"under_way": len(state.audit.audits), "ended": state.audit.ended[-20:]},
+        "quarantined": state.audit.quarantined_json(),
         "recent_events": list(core.recent),
     }
 
@@ -129,6 +131,8 @@ def report_json(core: Core) -> dict[str, Any]:
         "repeated_rows": sum(one.get("repeated_rows", 0) for one in state.rounds),
         "coordinator_restarts": max(state.starts - 1, 0),
         "ipfs": core.ipfs,
+        "audits": state.audit.counts_json(),
+        "quarantined": state.audit.quarantined_json(),
         "final_version": final_version(state),
         "versions": versions_json(core),
         "bytes_sent": bytes_by_kind(core.bytes_sent),

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from common.files import discard
 from coordinator.assignment import Role
+from coordinator.auditing import Auditing
 from coordinator.core import Core, Nonce
 from coordinator.receiving import Announced, receive_file, settle
 from coordinator.rounds import Phase
 from coordinator.run import Member
+from coordinator.update_proof import size_fault
 from coordinator.versions import tensor_infos
 from protocol.generated import hocket_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-HEADER_ALLOWANCE_BYTES = 1 << 16
-HEADER_ALLOWANCE_PER_TENSOR_BYTES = 1 << 10
 MAX_MICROBATCHES = 100_000
 
 
@@ -28,30 +28,35 @@ class Uploads:
 
     Args:
         core: the run.
+        auditing: compares updates with what was committed.
         state_dir: updates lie in `updates/round-<r>/stage-<i>/<member>.safetensors` below it.
     """
 
-    def __init__(self, core: Core, state_dir: Path) -> None:
+    def __init__(self, core: Core, state_dir: Path, auditing: Auditing) -> None:
         self._core = core
+        self._auditing = auditing
         self._state_dir = state_dir
         self._receiving: set[str] = set()
 
     async def receive(
-        self, member: Member, head: pb.UpdateHead, nonce: Nonce, chunks: AsyncIterator[pb.UpdateChunk]
-    ) -> pb.UpdateReceipt:
+        self, member: Member, head: pb.UpdateHead, nonce: Nonce, chunks: AsyncIterator[pb.UpdateChunk],
+        signed: pb.Signed,
+    ) -> pb.UpdateReceipt:  # fmt: skip
         """Take one update in; the receipt says whether it is on disk.
 
         An update that was acknowledged before is acknowledged again without being read. Of two different ones the first counts.
 
         Args:
             member: who signed `head`; the head is checked here.
-            chunks: what follows the head.
+            chunks: what follows the head. signed: the head as it came, for evidence.
 
         Raises:
             HocketError: STREAM_BROKEN for a stream that ends early, stalls, or is not what its head says; DISK_FULL.
         """
         answer = self._answer_at_once(member, head)
         if answer is not None:
+            if not answer.accepted:
+                self._auditing.refused_head(member, head, signed)
             return answer
         if member.member in self._receiving:
             return _receipt(head, "another update of yours is being received")
@@ -65,6 +70,8 @@ class Uploads:
             answer = self._answer_at_once(member, head)
             if answer is not None:
                 return answer
+            if fault := await self._auditing.update_fault(member, head, signed, part):
+                return _receipt(head, fault)
             await asyncio.to_thread(settle, part, path)
             answer = self._answer_at_once(member, head)
             if answer is not None:
@@ -79,10 +86,15 @@ class Uploads:
             )  # fmt: skip
             self._core.faults.reach("coordinator.update.acked", stage=head.stage, round=head.round)
             logger.info("update of %s for round %d, stage %d: %d frames", member.member[:12], head.round, head.stage, head.frames)
-            return _receipt(head, "")
+            return self._accepted(member, head)
         finally:
             self._receiving.discard(member.member)
             discard(part)
+
+    def _accepted(self, member: Member, head: pb.UpdateHead) -> pb.UpdateReceipt:
+        receipt = _receipt(head, "")
+        receipt.open_step = self._auditing.after_update(member, head)
+        return receipt
 
     def _answer_at_once(self, member: Member, head: pb.UpdateHead) -> pb.UpdateReceipt | None:
         """The receipt, where the head alone decides; None: the bytes are wanted."""
@@ -91,7 +103,7 @@ class Uploads:
         current = state.members.get(member.member)
         if head.round == state.round and (known := state.updates.get((head.stage, member.member))) is not None:
             same = known.sha256 == head.sha256.hex() and known.generation == head.generation
-            return _receipt(head, "" if same else "another update of yours was acknowledged before")
+            return self._accepted(member, head) if same else _receipt(head, "another update of yours was acknowledged before")
         fault = ""
         taken = (Phase.OPEN, Phase.CLOSING) if head.leaving else (Phase.CLOSING,)
         if head.round != state.round or state.phase not in taken:
@@ -106,16 +118,15 @@ class Uploads:
             fault = "you have not reported the base as loaded"
         elif len(head.microbatches) > MAX_MICROBATCHES or len(head.sha256) != 32:
             fault = "its head does not fit"
+        elif left_out := state.audit.excluded.get((head.stage, member.member)):
+            fault = f"it is left out: {left_out}"
         else:
-            fault = self._size_fault(head)
+            fault = self._size_fault(head) or self._auditing.head_fault(member, head)
         return _receipt(head, fault) if fault else None
 
     def _size_fault(self, head: pb.UpdateHead) -> str:
         assert self._core.manifest is not None
-        tensors = tensor_infos(self._core.manifest.stages[head.stage])
-        data_bytes = sum(one.size_bytes for one in tensors)
-        most = data_bytes + HEADER_ALLOWANCE_BYTES + HEADER_ALLOWANCE_PER_TENSOR_BYTES * len(tensors)
-        return "" if data_bytes < head.size_bytes <= most else f"{head.size_bytes} bytes for a stage of {data_bytes}"
+        return size_fault(head, tensor_infos(self._core.manifest.stages[head.stage]))
 
 
 def _receipt(head: pb.UpdateHead, fault: str) -> pb.UpdateReceipt:

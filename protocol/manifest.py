@@ -161,7 +161,8 @@ class VersionManifest(_Part):
     """What a version is made of and how it came about.
 
     `version` rises by at least one with every publication of a run; `round` is the round that was aggregated (0: the
-    first weights). `heldout_loss` is cross-entropy per code, in nats, of the version on the fixed held-out set, once known.
+    first weights). `audit` reveals the secret that drew the round's audits, and repeats what was told of it when the round began,
+    both in hex. `heldout_loss` is cross-entropy per code, in nats, of the version on the fixed held-out set, once known.
     """
 
     format: Literal["hocket-version/1"] = "hocket-version/1"
@@ -177,6 +178,7 @@ class VersionManifest(_Part):
     heldout_loss: float | None = None
     dataset_cid: Cid
     codec: dict[str, Any] = {}
+    audit: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _stages_are_whole(self) -> VersionManifest:

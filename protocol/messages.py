@@ -99,6 +99,19 @@ def peek(signed: pb.Signed) -> pb.SignedHeader:
     return header
 
 
+def signed_header(signed: pb.Signed) -> pb.SignedHeader:
+    """The header of a message whose signature fits, and fits its payload: for whom, when and how often it was sent is not asked.
+
+    Raises:
+        HocketError: SIGNATURE_INVALID with the reason.
+    """
+    header = peek(signed)
+    verify(header.public_key, signed.signature, SIGNED_PREFIX + signed.header)
+    if hashlib.sha256(signed.payload).digest() != header.payload_sha256:
+        raise _refused("the payload is not the one that was signed")
+    return header
+
+
 def open_signed(
     signed: pb.Signed,
     *,

@@ -138,7 +138,9 @@ def test_a_member_that_is_always_gone_when_it_is_audited_is_left_out_until_one_a
 
 def test_a_class_that_fails_as_a_whole_raises_an_alarm_and_one_cheat_in_it_does_not() -> None:
     honest = [("cpu", f"m{number}", True) for number in range(8)]
-    assert class_alarm([*honest, ("cpu", "cheat", False), ("cpu", "cheat", False), ("cpu", "cheat", False)]) == {}
+    assert class_alarm([*honest, ("cpu", "cheat", False), ("cpu", "cheat", False), ("cpu", "cheat", False)], {}) == {}
     broken = [("gpu", f"g{number}", number > 2) for number in range(5)]
-    assert list(class_alarm([*honest, *broken])) == ["gpu"]
-    assert class_alarm([("tpu", "t", False)]) == {}  # one member says nothing about a class
+    assert list(class_alarm([*honest, *broken], {"gpu": 5})) == ["gpu"]
+    # The same three in a large class are three that cheat, even where nobody else was audited yet.
+    assert class_alarm(broken[:3], {"gpu": 12}) == {}
+    assert class_alarm([("tpu", "t", False)], {}) == {}  # one member says nothing about a class

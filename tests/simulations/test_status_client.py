@@ -10,6 +10,8 @@ import grpc.aio
 from small_run import small_run
 
 from common.faults import NO_FAULTS
+from coordinator.audit_secret import AuditSecrets
+from coordinator.auditing import Auditing
 from coordinator.core import Core
 from coordinator.door import Door
 from coordinator.entrance import Entrance
@@ -18,10 +20,12 @@ from coordinator.run import RunState
 from coordinator.run_config import RunConfig
 from coordinator.status import MAX_ROUNDS
 from coordinator.uploads import Uploads
+from coordinator.versions import Versions
 from protocol.generated import hocket_pb2_grpc as rpc
 from protocol.identity import MemberKey
 from protocol.ticket import Ticket
 from simulations.status_client import StatusClient, fetch_status
+from swarm.blocks import BlockStore
 
 COUNT = 2 * MAX_ROUNDS + 100
 
@@ -50,7 +54,10 @@ def test_all_rounds_come_though_one_message_does_not_hold_them(tmp_path: Path) -
     async def run() -> None:
         key, core = MemberKey.generate(), core_of(tmp_path)
         server = grpc.aio.server()
-        rpc.add_CoordinatorServicer_to_server(Door(core, Uploads(core, tmp_path), Entrance(core, key), lambda: []), server)
+        store, secrets = BlockStore(tmp_path / "blocks"), AuditSecrets(key, "r")
+        auditing = Auditing(core, Versions(tmp_path / "versions", store, key), store, key, secrets, tmp_path)
+        door = Door(core, Uploads(core, tmp_path, auditing), Entrance(core, key), lambda: [], auditing)
+        rpc.add_CoordinatorServicer_to_server(door, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         ticket = Ticket("r", (f"127.0.0.1:{port}",), key.public, b"", ())

@@ -25,6 +25,8 @@ from common.errors import HocketError
 from common.faults import Faults
 from common.lock import locked
 from coordinator.assembly import Assembly
+from coordinator.audit_secret import AuditSecrets
+from coordinator.auditing import Auditing
 from coordinator.core import Core
 from coordinator.door import Door
 from coordinator.driver import Driver
@@ -126,6 +128,7 @@ class Pieces:
     core: Core
     driver: Driver
     door: Door
+    auditing: Auditing
 
 
 async def put_together(
@@ -141,10 +144,14 @@ async def put_together(
     async def first_weights(at: Path) -> None:
         write_first(at)
 
-    assembly = Assembly(core, Versions(folder / "versions", store, KEY), folder, first_weights=first_weights)
+    versions, secrets = Versions(folder / "versions", store, KEY), AuditSecrets(KEY, core.state.run_id)
+    assembly = Assembly(core, versions, folder, first_weights=first_weights, secrets=secrets)
+    auditing = Auditing(core, versions, store, KEY, secrets, folder)
     await assembly.genesis()
+    auditing.resume()
     core.emit("started", pid=1)
-    return Pieces(journal, core, Driver(core, assembly), Door(core, Uploads(core, folder), Entrance(core, KEY, wall=wall), list))
+    door = Door(core, Uploads(core, folder, auditing), Entrance(core, KEY, wall=wall), list, auditing)
+    return Pieces(journal, core, Driver(core, assembly), door, auditing)
 
 
 async def serve(pipe: socket.socket, folder: Path, run_toml: Path, clock: Clock, points: Points) -> None:

@@ -15,6 +15,8 @@ from small_run import small_run
 from common.faults import NO_FAULTS
 from coordinator.assembly import Assembly
 from coordinator.assignment import Role
+from coordinator.audit_secret import AuditSecrets
+from coordinator.auditing import Auditing
 from coordinator.core import Core
 from coordinator.driver import Driver
 from coordinator.journal import Journal
@@ -105,7 +107,8 @@ class VirtualRun:
         self.clock = Clock()
         self.folder = folder
         self.draw = random.Random(seed)
-        self.versions = Versions(folder / "versions", BlockStore(folder / "blocks"), MemberKey.generate())
+        self.key, self.store = MemberKey.generate(), BlockStore(folder / "blocks")
+        self.versions = Versions(folder / "versions", self.store, self.key)
         self.members = [Scripted(f"m{index}", behaviour) for index, behaviour in enumerate(behaviours)]
         self.start()
 
@@ -118,7 +121,10 @@ class VirtualRun:
         self.core.manifest = self.versions.load(self.core.state.base_cid)
         self.core.emit("started", pid=1)
         self.driver = Driver(self.core, Assembly(self.core, self.versions, self.folder))
-        self.uploads = Uploads(self.core, self.folder)
+        secrets = AuditSecrets(self.key, "virtual")
+        auditing = Auditing(self.core, self.versions, self.store, self.key, secrets, self.folder)
+        auditing.resume()
+        self.uploads = Uploads(self.core, self.folder, auditing)
 
     def folded(self) -> RunState:
         state = RunState()
@@ -232,4 +238,5 @@ class VirtualRun:
             yield pb.UpdateChunk(data=data)
             yield pb.UpdateChunk(end=pb.UpdateEnd(chunks=1, bytes=len(data)))
 
-        return await self.uploads.receive(self.core.state.members[one.name], head, ("aa", os.urandom(4).hex(), 1), chunks())
+        member, nonce = self.core.state.members[one.name], ("aa", os.urandom(4).hex(), 1)
+        return await self.uploads.receive(member, head, nonce, chunks(), pb.Signed())

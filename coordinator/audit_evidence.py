@@ -1,0 +1,132 @@
+"""Makes the evidence of a fault, puts it and the files it names into the block store, and shuts the member out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coordinator.audit_secret import AuditSecrets
+from coordinator.audit_state import Audit, Kind, Opening, Part
+from coordinator.commit_book import CommitBook
+from coordinator.core import Core
+from coordinator.evidence import DrawnBy, Evidence, EvidenceFile, packed, sign_evidence
+from coordinator.requests import Exchange
+from coordinator.run import Member
+from protocol.generated import hocket_pb2 as pb
+from protocol.identity import MemberKey
+from swarm.blocks import BlockStore
+
+logger = logging.getLogger(__name__)
+
+
+class Accuser:
+    """Writes evidence.
+
+    Args:
+        core, book, secrets: the run. store: takes the documents and the files. key: signs them.
+        state_dir: that paths of openings are relative to.
+    """
+
+    def __init__(
+        self, core: Core, book: CommitBook, secrets: AuditSecrets, store: BlockStore, key: MemberKey, state_dir: Path
+    ) -> None:
+        self._core = core
+        self._book = book
+        self._secrets = secrets
+        self._store = store
+        self._key = key
+        self._state_dir = state_dir
+
+    def settings(self) -> dict[str, Any]:
+        """What of the run file a recomputation depends on."""
+        config = self._core.config
+        return {
+            "seed": config.run.seed, "wire": config.network.wire, "weight_decay": config.rounds.weight_decay,
+            "clip_norm": config.rounds.clip_norm, "stages": config.model.stages,
+        }  # fmt: skip
+
+    async def of_audit(
+        self, audit: Audit, kind: str, member: str, reason: str, *, by: str, statistics: dict[str, Any],
+        signed: Sequence[bytes] = (),
+    ) -> None:  # fmt: skip
+        """Quarantine a member for what an audit showed; PASS, STEP, EQUIVOCATION, WITNESS, NOT_OPENED.
+
+        Args:
+            member: the audited one, its witness, or whom it accuses. signed: further messages of that member's, its own first.
+        """
+        known = self._core.state.members.get(member)
+        commits = self._book.signed(
+            audit.round, audit.member,
+            lambda one: one.generation == audit.generation and one.step in (audit.step - 1, audit.step),
+        )  # fmt: skip
+        heads = [bytes.fromhex(one.signed) for part, one in audit.files.items() if part is Part.WITNESS or one.member == member]
+        draw = DrawnBy(
+            link=audit.link, step=audit.step, microbatch=None if audit.microbatch < 0 else audit.microbatch,
+            closing=audit.closing, **audit.rates,
+        )  # fmt: skip
+        files = await asyncio.to_thread(lambda: [self.keep(part.value, one) for part, one in audit.files.items()])
+        self._write(
+            kind, member, known.operator if known is not None else "", reason, [*signed, *commits, *heads], files,
+            round=audit.round, stage=audit.stage, base_cid=audit.base_cid, version=audit.version, generation=audit.generation,
+            step=audit.step, microbatch=draw.microbatch, drawn=draw if audit.kind is not Kind.REQUEST else None, by=by,
+            statistics=statistics, device_class=known.info.get("device_class", "") if known is not None else "",
+        )  # fmt: skip
+
+    def keep(self, part: str, file: Opening) -> EvidenceFile:
+        """Put a file into the block store, for a document to name it; for a thread."""
+        cid = self._store.add_file(self._state_dir / file.path)
+        return EvidenceFile(part=part, member=file.member, cid=cid, sha256=file.sha256, size_bytes=file.size_bytes)
+
+    def exchange(self, audit: Audit) -> Exchange:
+        """What the two sides of a REQUEST audit committed to; empty where a commit is not known any more."""
+        sent = self._record(audit.round, audit.accused, audit.accused_generation, audit.accused_step, audit.microbatch)
+        came = self._record(audit.round, audit.member, audit.generation, audit.step, audit.microbatch)
+        return Exchange(sent.output if sent is not None else b"", came.input if came is not None else b"")
+
+    def _record(self, round: int, member: str, generation: int, step: int, microbatch: int) -> pb.MicrobatchRecord | None:
+        chain = self._book.chains(round, member).get(generation)
+        records = chain.commits[step].records if chain is not None and step < len(chain.commits) else []
+        return next((one for one in records if one.id == microbatch), None)
+
+    def accused_commits(self, audit: Audit) -> list[bytes]:
+        """The signed commit of the accused one that a REQUEST audit is about."""
+        place = (audit.accused_generation, audit.accused_step)
+        return self._book.signed(audit.round, audit.accused, lambda one: (one.generation, one.step) == place)
+
+    def of_messages(
+        self, member: Member, kind: str, reason: str, signed: Sequence[bytes], *, generation: int, step: int | None = None,
+        files: Sequence[EvidenceFile] = (),
+    ) -> None:  # fmt: skip
+        """Quarantine a member for what it signed in this round: FORK, CHAIN, SHAPE, NOT_FINITE, NORM, ZERO, STALE_BASE.
+
+        Args:
+            signed: its messages. step: that they are about; None: none. files: that they name.
+        """
+        state = self._core.state
+        assert member.stage is not None
+        self._write(
+            kind, member.member, member.operator, reason, signed, files, round=state.round, stage=member.stage,
+            base_cid=state.base_cid, version=state.version, generation=generation, step=step,
+            device_class=member.info.get("device_class", ""),
+        )  # fmt: skip
+
+    def _write(
+        self, kind: str, member: str, operator: str, reason: str, signed: Sequence[bytes],
+        files: Sequence[EvidenceFile], *,
+        round: int, stage: int, **more: Any,
+    ) -> None:  # fmt: skip
+        if member in self._core.state.audit.quarantined:
+            return
+        evidence = Evidence(
+            run_id=self._core.state.run_id, kind=kind, member=member, operator=operator, reason=reason, time_s=self._core.clock(),
+            round=round, stage=stage, signed=[packed(one) for one in signed], files=list(files), settings=self.settings(),
+            audit_commitment=self._secrets.commitment(round).hex(), **more,
+        )  # fmt: skip
+        cid = self._store.add_bytes(sign_evidence(self._key, evidence))
+        self._core.faults.reach("coordinator.evidence.kept", kind=kind, round=round)
+        self._core.quarantine(
+            member, {"operator": operator, "stage": stage, "kind": kind, "round": round, "reason": reason, "evidence_cid": cid}
+        )

@@ -1,0 +1,166 @@
+"""The coordinator's audits, put together: what door, uploads and views ask of them, and the task that moves them on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from common.errors import Code
+from coordinator.audit_evidence import Accuser
+from coordinator.audit_files import AuditFiles
+from coordinator.audit_intake import AuditIntake
+from coordinator.audit_loop import AuditLoop
+from coordinator.audit_secret import AuditSecrets
+from coordinator.audit_state import Opening
+from coordinator.commit_book import CommitBook
+from coordinator.core import Core
+from coordinator.referee import Referee
+from coordinator.rounds import Phase
+from coordinator.run import Member
+from coordinator.update_proof import Fault, largest, size_fault, update_fault
+from coordinator.versions import Versions, tensor_infos
+from protocol.generated import hocket_pb2 as pb
+from protocol.identity import MemberKey
+from swarm.blocks import BlockStore
+
+logger = logging.getLogger(__name__)
+
+
+class Auditing:
+    """Audits of one run.
+
+    Args:
+        core: the run. versions, store: its weights, and where evidence goes. key: the coordinator's.
+        secrets: of the rounds. state_dir: everything lies in `audit/` below it.
+    """
+
+    def __init__(
+        self, core: Core, versions: Versions, store: BlockStore, key: MemberKey, secrets: AuditSecrets, state_dir: Path
+    ) -> None:
+        self._core = core
+        self._versions = versions
+        self._state_dir = state_dir
+        self._book = CommitBook(state_dir / "audit" / "commits")
+        self._accuser = Accuser(core, self._book, secrets, store, key, state_dir)
+        self._files = AuditFiles(core, self._book, state_dir)
+        referee = Referee(core, self._book, secrets, versions, store, state_dir)
+        self.loop = AuditLoop(core, secrets, self._files, referee, self._accuser, store)
+        self.intake = AuditIntake(core, self._book, secrets, self._forked)
+        self._largest: tuple[str, dict[int, float]] = ("", {})
+        self._forgotten = 0
+
+    def resume(self) -> None:
+        """After a start, before members come: read what is on disk, drop what nobody needs. STATE_UNREADABLE, DISK_FULL."""
+        self._book.load()
+        self._files.clean_up()
+        self.intake.resume()
+
+    # ---- the door ----------------------------------------------------------------------------------------------------
+
+    def commit(self, member: Member, header: pb.SignedHeader, signed: pb.Signed, commit: pb.StepCommit) -> pb.CommitReply:
+        """See `AuditIntake.commit`."""
+        if commit.round > self._forgotten:
+            self._forgotten = commit.round if commit.round == self._core.state.round else self._forgotten
+            self._book.forget(self._forgotten)
+        reply = self.intake.commit(member, header, signed, commit)
+        self.loop.changed.set()
+        return reply
+
+    async def receive(
+        self, member: Member, head: pb.OpeningHead, signed: pb.Signed, chunks: AsyncIterator[pb.UpdateChunk]
+    ) -> pb.UpdateReceipt:
+        """See `AuditFiles.receive`."""
+        receipt = await self._files.receive(member, head, signed, chunks)
+        self.loop.changed.set()
+        return receipt
+
+    # ---- views -------------------------------------------------------------------------------------------------------
+
+    def add_to(self, view: pb.RunView, member: str) -> None:
+        """What a member's view says of audits."""
+        view.audit_commitment = self.intake.commitment()
+        view.witness.extend(self.intake.witness_tasks(member))
+        view.openings.extend(self.intake.tasks(member))
+
+    # ---- updates -----------------------------------------------------------------------------------------------------
+
+    def head_fault(self, member: Member, head: pb.UpdateHead) -> str:
+        """See `AuditIntake.head_fault`."""
+        return self.intake.head_fault(member, head)
+
+    async def update_fault(self, member: Member, head: pb.UpdateHead, signed: pb.Signed, path: Path) -> str:
+        """Why an update whose bytes are those that were signed is refused; empty: it is not.
+
+        What its bytes prove against its member ends in a quarantine.
+
+        Args:
+            path: of the update, in the state directory.
+        """
+        core, state = self._core, self._core.state
+        manifest = core.manifest
+        assert manifest is not None
+        base, tensors = state.base_cid, tensor_infos(manifest.stages[head.stage])
+        chains = self._book.chains(head.round, member.member)
+        chain = chains.get(head.generation)
+        rates = [one.lr for each in chains.values() for one in each.commits]
+
+        def look() -> Fault | None:
+            if self._largest[0] != base:
+                self._largest = (base, {})
+            if head.stage not in self._largest[1]:
+                weights = self._versions.files(manifest, head.stage).weights
+                self._largest[1][head.stage] = largest(weights, tensors, Code.CHECKPOINT_INVALID)
+            return update_fault(
+                path, tensors, committed=None if chain is None else chain.last.update_digest,
+                lr_sum=None if chain is None else sum(rates), weight_decay=core.config.rounds.weight_decay,
+                base_largest=self._largest[1][head.stage],
+            )  # fmt: skip
+
+        fault = await asyncio.to_thread(look)
+        current = state.members.get(member.member)
+        if fault is None or current is None or current.stage != head.stage:
+            return fault.reason if fault is not None else ""
+        commits = self._book.signed(
+            head.round, member.member,
+            lambda one: fault.kind in ("NORM", "ZERO") or (one.generation, one.step) == (head.generation, head.chain_step),
+        ) if chain is not None else []  # fmt: skip
+        where, words = str(path.relative_to(self._state_dir)), signed.SerializeToString()
+        opening = Opening(head.sha256.hex(), head.size_bytes, where, member.member, words.hex())
+        file = await asyncio.to_thread(self._accuser.keep, "update", opening)
+        self._accuser.of_messages(
+            current, fault.kind, fault.reason, [words, *commits], generation=head.generation, step=head.chain_step, files=[file]
+        )
+        return f"{fault.reason}; you are quarantined"
+
+    def refused_head(self, member: Member, head: pb.UpdateHead, signed: pb.Signed) -> None:
+        """A head that was refused is looked at for what no honest member signs: it ends in a quarantine.
+
+        A head of an earlier round is none: it was signed when that was open, and came late.
+        """
+        state, manifest = self._core.state, self._core.manifest
+        current = state.members.get(member.member)
+        assert manifest is not None
+        if current is None or not current.live or (current.stage, current.generation) != (head.stage, head.generation):
+            return
+        if head.round != state.round or state.phase is not Phase.CLOSING or not state.is_ready(current):
+            return
+        if head.base_cid != state.base_cid:
+            kind, reason = "STALE_BASE", f"an update of round {head.round} from another base than the round's"
+        elif reason := size_fault(head, tensor_infos(manifest.stages[head.stage])):
+            kind = "SHAPE"
+        else:
+            return
+        self._accuser.of_messages(current, kind, reason, [signed.SerializeToString()], generation=head.generation)
+
+    def after_update(self, member: Member, head: pb.UpdateHead) -> bool:
+        """Once an update is in the journal: whether its last step is to be opened. One that nobody may check is left out."""
+        if unverified := self._core.state.audit.standing(member.member).unverified:
+            self._core.emit("left_out", stage=head.stage, member=member.member, reason=unverified)
+        drawn = self.intake.closing_draw(member, head)
+        self.loop.changed.set()
+        return drawn
+
+    def _forked(self, member: Member, signed: list[bytes], commit: pb.StepCommit, reason: str) -> None:
+        self._accuser.of_messages(member, "FORK", reason, signed, generation=commit.generation, step=commit.step)

@@ -1,0 +1,116 @@
+"""What an audit does next. Pure: from the audit, what is known of its members, and the time to an action with its reason.
+
+    drawn -> opened -> a witness is asked -> compared -> passed
+                |              |                |
+                |              | nobody, or no answer in time
+                |              v                v they disagree
+                +----------> the referee recomputes -> passed | failed | unresolved
+
+A member that is there and does not open in time is at fault; one that is gone is not, and neither is anybody for a base or a file
+that the coordinator itself has no more. Where a witness does not answer the referee recomputes the pass. Some passes the referee
+recomputes before a witness is asked, who cannot tell: whoever then answers something else has not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coordinator.audit_state import Audit, Kind, Part
+
+
+class Do(StrEnum):
+    """What is to be done."""
+
+    WAIT = "wait"
+    ASK = "ask a witness"
+    COMPARE = "compare"
+    ESCALATE = "give it to the referee"
+    REFEREE = "recompute"
+    REQUEST = "look at the signed request"
+    LAPSE = "lapse"
+    PASS = "pass"
+    NOT_OPENED = "not opened"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known around an audit.
+
+    Args:
+        there: its member is live under the generation that was audited. going_since: before it nobody's time runs, see
+            `Core.going_since`. current: its round still runs, so that witnesses have its base.
+        able: who may be asked, in the order drawn. witness_there: as `there`, of the witness.
+        base_kept: the weights of its base can still be had.
+    """
+
+    there: bool
+    going_since: float
+    current: bool
+    able: Sequence[str]
+    witness_there: bool
+    base_kept: bool
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long is waited, in seconds: for openings, for a witness."""
+
+    opening_s: float
+    witness_s: float
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is to be done and why; `look_again_s`: when the same facts, grown older, would say something else."""
+
+    do: Do
+    reason: str
+    witness: str = ""
+    look_again_s: float = float("inf")
+
+
+def decide(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:
+    """The next action for one audit."""
+    if audit.missing:
+        if not facts.there:
+            return Action(Do.LAPSE, "the member was gone before it had opened what was drawn")
+        left_s = limits.opening_s - (now - max(audit.since, facts.going_since))
+        names = " and ".join(audit.missing)
+        if left_s <= 0:
+            return Action(Do.NOT_OPENED, f"no {names} within {limits.opening_s:g} s, though the member was there")
+        return Action(Do.WAIT, f"waiting for its {names}", look_again_s=left_s)
+    if audit.kind is Kind.REQUEST:
+        return Action(Do.REQUEST, "the request is there")
+    if not facts.base_kept:
+        return Action(Do.LAPSE, "the base of its round is kept no more")
+    if audit.kind is Kind.STEP:
+        return Action(Do.REFEREE, "the step is opened")
+    if audit.escalated:
+        return Action(Do.REFEREE, audit.escalated)
+    if audit.known and not audit.verified:
+        return Action(Do.REFEREE, "its answer is to be known before a witness is asked")
+    if Part.WITNESS in audit.files:
+        return Action(Do.COMPARE, "the witness has answered")
+    return _witness(audit, facts, now, limits)
+
+
+def _witness(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:
+    """The next action for a pass that is opened and that no witness has answered for."""
+    left_s = limits.witness_s - (now - max(audit.asked_at, facts.going_since))
+    if not facts.current:
+        fault = "the round went on before the witness had answered" if audit.witness else "its round is over"
+    elif not audit.witness:
+        if facts.able:
+            return Action(Do.ASK, "the pass is opened", witness=facts.able[0])
+        fault = "no replica of another operator has its base"
+    elif not facts.witness_there:
+        fault = "the witness is gone"
+    elif left_s <= 0:
+        fault = f"no answer of the witness within {limits.witness_s:g} s"
+    else:
+        return Action(Do.WAIT, "waiting for the witness", look_again_s=left_s)
+    if audit.verified:
+        return Action(Do.PASS, f"the referee came to the same; {fault}")
+    return Action(Do.ESCALATE, fault)
