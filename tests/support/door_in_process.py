@@ -111,7 +111,8 @@ async def _open(folder: Path, clock: Clock, limits: Limits, listed: Callable[[],
     pieces = await put_together(folder / "state", folder / "run.toml", clock, NO_FAULTS, clock)
     core = pieces.core
     entrance = Entrance(core, KEY, limits=limits, wall=clock)
-    return House(folder, pieces, Door(core, Uploads(core, folder / "state"), entrance, list, listed=listed), clock)
+    uploads = Uploads(core, folder / "state", pieces.auditing)
+    return House(folder, pieces, Door(core, uploads, entrance, list, pieces.auditing, listed=listed), clock)
 
 
 def within(
