@@ -61,14 +61,19 @@ class PassTrace:
     gradient_out: Group = ()
     gradient_out_digest: bytes = b""
 
+    def sending(self, tensors: Sequence[EncodedTensor]) -> None:
+        """The forward pass has ended, and this is about to be sent on."""
+        self.output = tuple(tensors)
+        self.output_digest = group_digest(self.output)
+
     def went_on(self, exchange: Exchange | None, losses: Losses) -> None:
-        """The forward pass has ended: in an exchange with the next stage, or, in the last one, in losses."""
+        """The next stage has answered what was sent; or, in the last stage, the losses are known."""
         if exchange is None:
             self.output = losses_arrays(losses)
+            self.output_digest = group_digest(self.output)
         else:
-            self.output, self.gradient_in, self.answer = exchange.sent, exchange.came, exchange.signed
+            self.gradient_in, self.answer = exchange.came, exchange.signed
             self.gradient_in_digest = group_digest(self.gradient_in)
-        self.output_digest = group_digest(self.output)
 
     def returned(self, grad: np.ndarray) -> EncodedTensor | None:
         """Our backward pass is done; the gradient as it will travel, None when it is not finite and cannot.
@@ -89,10 +94,11 @@ class PassTrace:
         """Keep the digests alone of what went out."""
         self.output = self.gradient_out = ()
 
-    def record(self) -> pb.MicrobatchRecord:
+    def record(self, *, counted: bool = True) -> pb.MicrobatchRecord:
+        """The record of the pass; of one that was not counted it has no frames."""
         return pb.MicrobatchRecord(
             id=self.identifier,
-            frames=self.frames,
+            frames=self.frames if counted else 0,
             input=self.input_digest,
             output=self.output_digest,
             gradient_in=self.gradient_in_digest,
@@ -164,13 +170,15 @@ class HeldStep:
 
     Args:
         about: for its openings. before, after: the states around it; no `before` in step 0.
-        traces: of its microbatches, by id. commit: comes once the digests are made.
+        traces: of its microbatches, by id. records: of them, and of passes that were not counted.
+        commit: comes once the digests are made.
     """
 
     about: About
     before: State | None
     after: State
     traces: dict[int, PassTrace]
+    records: list[pb.MicrobatchRecord]
     commit: asyncio.Task[pb.StepCommit] = field(init=False)
     acknowledged: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -208,6 +216,7 @@ class Recorder:
         self._max_unanswered = max_unanswered
         self._base = local.base_arrays()
         self._traces: dict[int, PassTrace] = {}
+        self._uncounted: list[pb.MicrobatchRecord] = []
         self._held: OrderedDict[int, HeldStep] = OrderedDict()
         self._unanswered: set[int] = set()
         self._signed: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()
@@ -226,7 +235,7 @@ class Recorder:
     async def begin(self) -> None:
         """Begin the chain with the state that the stage has now."""
         state = await self._engine.run(Priority.STEP, self._local.copied_state)
-        self._hold(HeldStep(self._about(0, 0.0, 1.0, 0, {}), None, state, {}))
+        self._hold(HeldStep(self._about(0, 0.0, 1.0, 0, {}), None, state, {}, []))
 
     def passed(self, trace: PassTrace) -> None:
         """The gradient of a counted microbatch is in the sum."""
@@ -242,10 +251,23 @@ class Recorder:
         while self._signed_bytes > SIGNED_BYTES:
             self._signed_bytes -= sum(map(len, self._signed.popitem(last=False)[1]))
 
+    def uncounted(self, trace: PassTrace) -> None:
+        """A pass ended without being counted. What was signed for it is committed to all the same: an honest member may have to
+        send a microbatch twice, computed on other weights, and must not be taken for one that says different things to two."""
+        if self.on and (trace.output_digest or trace.gradient_out_digest):
+            self._uncounted.append(trace.record(counted=False))
+
     def discarded(self, identifiers: list[int]) -> None:
         """The gradients of these microbatches were thrown away."""
         for identifier in identifiers:
-            self._traces.pop(identifier, None)
+            trace = self._traces.pop(identifier, None)
+            if trace is not None:
+                self.uncounted(trace)
+
+    def take_uncounted(self) -> list[pb.MicrobatchRecord]:
+        """Records of the passes since the last step that were not counted; they are to be told in another way then."""
+        taken, self._uncounted = self._uncounted, []
+        return taken
 
     async def room(self) -> None:
         """Wait, before a step is taken, until few enough are unanswered."""
@@ -266,7 +288,8 @@ class Recorder:
         before = self._held[next(reversed(self._held))]
         if before.step not in self._unanswered:
             del self._held[before.step]
-        self._hold(HeldStep(self._about(before.step + 1, lr, ramp, frames, traces), before.after, after, traces))
+        records = [*(trace.record() for trace in traces.values()), *self.take_uncounted()]
+        self._hold(HeldStep(self._about(before.step + 1, lr, ramp, frames, traces), before.after, after, traces, records))
 
     def _about(self, step: int, lr: float, ramp: float, frames: int, traces: Mapping[int, PassTrace]) -> About:
         context, settings = self._context, self._context.settings
@@ -300,8 +323,7 @@ class Recorder:
         if before is not None:
             await before
         update, moments = await asyncio.to_thread(state_digests, self._base, held.after)
-        records = [trace.record() for trace in held.traces.values()]
-        return self._chain.add(update, moments, records, held.about.frames, held.about.lr)
+        return self._chain.add(update, moments, held.records, held.about.frames, held.about.lr)
 
     # ---- what others ask --------------------------------------------------------------------------------------------
 

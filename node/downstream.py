@@ -50,6 +50,8 @@ OTHER_ROUND_PAUSE_S = 0.5
 LOOK_AGAIN_S = 0.25  # a replica may be back, or a new one there, before the router's own time
 _OUR_FAULT = (Code.CARRIER_FAILED,)
 
+Sending = Callable[[Sequence[EncodedTensor]], None]
+
 
 @dataclass(frozen=True)
 class Errand:
@@ -153,12 +155,15 @@ class Downstream:
         """From now on nobody new is waited for: a microbatch that no replica takes is given up."""
         self._closing = True
 
-    async def call(self, errand: Errand, step_input: StepInput, *, own_step: int) -> StepAnswer:
+    async def call(
+        self, errand: Errand, step_input: StepInput, *, own_step: int, sending: Sending = lambda tensors: None
+    ) -> StepAnswer:
         """Send a microbatch to the next stage and await its gradient.
 
         Args:
             step_input: for the next stage.
             own_step: number of our own inner step, within which the replicas get their shares.
+            sending: told what is sent, as it travels, before it is.
 
         Raises:
             Refused: DOWNSTREAM_FAILED when the budgets are spent.
@@ -166,6 +171,7 @@ class Downstream:
         """
         loop = asyncio.get_running_loop()
         tensors = step_input.encode(self._context.settings.wire or "fp32")
+        sending(tensors)
         router = self._routers[errand.mode]
         router.begin_step(own_step)
         attempt = _Attempt()
@@ -260,7 +266,7 @@ class Downstream:
                     next_stage=context.stage + 1,
                 )
                 self._judge(errand, entry, step_input, came, answer.tensors)
-                return replace(came, exchange=Exchange(tuple(tensors), received(answer.tensors, message), message.head))
+                return replace(came, exchange=Exchange(received(answer.tensors, message), message.head))
         except HocketError as error:
             if error.code in _OUR_FAULT:
                 raise

@@ -257,7 +257,7 @@ class Feeder:
                 deadline = loop.time() + settings.step_deadline_s
                 errand = Errand(identifier, batch.frames, total, pb.TRAIN, max(1, settings.attempts), deadline)
                 below = await self._downstream.call(
-                    errand, StepInput(kept.hidden, batch.side().arrays()), own_step=replica.account.step
+                    errand, StepInput(kept.hidden, batch.side().arrays()), own_step=replica.account.step, sending=trace.sending
                 )
             trace.went_on(below.exchange, kept.losses)
             await replica.backward(taken, below.grad, kept.losses + below.losses)

@@ -204,9 +204,9 @@ class Replica:
             taken.encoded = taken.trace.returned(back)
         frames_before = self.account.frames
         self.account.finish(taken.token)
+        if self.recorder is not None and taken.trace is not None:
+            (self.recorder.passed if taken.counts else self.recorder.uncounted)(taken.trace)
         if taken.counts:
-            if self.recorder is not None and taken.trace is not None:
-                self.recorder.passed(taken.trace)
             self.ledger.count(taken.identifier)
             self.totals.frames += self.account.frames - frames_before
             self.totals.losses += losses
@@ -224,6 +224,8 @@ class Replica:
         self._return(taken)
 
     def _return(self, taken: Pass) -> None:
+        if self.recorder is not None and taken.trace is not None:
+            self.recorder.uncounted(taken.trace)
         self.account.give_up(taken.token)
         if taken.counts:
             self.ledger.give_up(taken.identifier, lost=False)

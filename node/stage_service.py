@@ -18,7 +18,7 @@ from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from node.commitments import PassTrace
 from node.context import RoundContext
-from node.downstream import Downstream, Errand
+from node.downstream import Downstream, Errand, Sending
 from node.edge_checks import EdgeChecks
 from node.microbatches import Outcome
 from node.replica import Refused, Replica
@@ -288,7 +288,9 @@ class StageService:
                 trace.went_on(None, losses)
                 grad = await replica.backward(taken, None, losses)
             else:
-                below = await self._pass_on(serving, serving.downstream, request, kept.hidden, step_input, deadline)
+                below = await self._pass_on(
+                    serving, serving.downstream, request, kept.hidden, step_input, deadline, trace.sending
+                )
                 losses, used, path = kept.losses + below.losses, below.attempts_used, (*path, *below.path)
                 trace.went_on(below.exchange, kept.losses)
                 grad = await replica.backward(taken, below.grad, losses)
@@ -314,13 +316,15 @@ class StageService:
         hidden: np.ndarray | None,
         step_input: StepInput,
         deadline: float,
+        sending: Sending = lambda tensors: None,
     ) -> StepAnswer:
         if hidden is None:
             raise RuntimeError("a stage before the last has nothing to send on")
         errand = Errand(
             request.microbatch_id, request.frames, request.inner_step_frames, request.mode, request.attempts, deadline
         )
-        return await downstream.call(errand, StepInput(hidden, step_input.side), own_step=serving.replica.account.step)
+        onward = StepInput(hidden, step_input.side)
+        return await downstream.call(errand, onward, own_step=serving.replica.account.step, sending=sending)
 
     async def _evaluate(
         self, serving: Serving, request: pb.TrainStepRequest, step_input: StepInput, side: Side, digest: bytes, deadline: float

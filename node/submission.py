@@ -66,6 +66,8 @@ class Submission:
         )
         if commit is not None:
             head.chain_link, head.chain_step, head.chain_part = commit.link, commit.step, commit.part
+        if replica.recorder is not None:
+            head.uncounted.extend(replica.recorder.take_uncounted())
         receipt = await self._session.persist("submit_update", lambda: self._session.submit(head, self._path), while_=wanted)
         if receipt is None:
             logger.warning("the update of round %d was not sent: the run has gone on", context.round)

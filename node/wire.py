@@ -125,13 +125,12 @@ def parse_request(payload: bytes) -> pb.TrainStepRequest:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What travelled between a stage and the next one for one microbatch.
+    """What came back from the next stage for one microbatch.
 
     Args:
-        sent: the request's tensors. came: the answer's. signed: the answer's signed head, serialized.
+        came: the answer's tensors, as they travelled. signed: the answer's signed head, serialized.
     """
 
-    sent: tuple[EncodedTensor, ...]
     came: tuple[EncodedTensor, ...]
     signed: bytes
 

@@ -565,7 +565,7 @@ class StatusReply(_message.Message):
     def __init__(self, json: _Optional[str] = ...) -> None: ...
 
 class UpdateHead(_message.Message):
-    __slots__ = ("round", "base_cid", "stage", "generation", "size_bytes", "sha256", "microbatches", "inner_steps", "frames", "duplicates", "dropped", "leaving", "chain_link", "chain_step", "chain_part")
+    __slots__ = ("round", "base_cid", "stage", "generation", "size_bytes", "sha256", "microbatches", "inner_steps", "frames", "duplicates", "dropped", "leaving", "chain_link", "chain_step", "chain_part", "uncounted")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_CID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -581,6 +581,7 @@ class UpdateHead(_message.Message):
     CHAIN_LINK_FIELD_NUMBER: _ClassVar[int]
     CHAIN_STEP_FIELD_NUMBER: _ClassVar[int]
     CHAIN_PART_FIELD_NUMBER: _ClassVar[int]
+    UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     round: int
     base_cid: str
     stage: int
@@ -596,7 +597,8 @@ class UpdateHead(_message.Message):
     chain_link: bytes
     chain_step: int
     chain_part: int
-    def __init__(self, round: _Optional[int] = ..., base_cid: _Optional[str] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., microbatches: _Optional[_Iterable[_Union[CountedMicrobatch, _Mapping]]] = ..., inner_steps: _Optional[int] = ..., frames: _Optional[int] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ..., leaving: _Optional[bool] = ..., chain_link: _Optional[bytes] = ..., chain_step: _Optional[int] = ..., chain_part: _Optional[int] = ...) -> None: ...
+    uncounted: _containers.RepeatedCompositeFieldContainer[MicrobatchRecord]
+    def __init__(self, round: _Optional[int] = ..., base_cid: _Optional[str] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., microbatches: _Optional[_Iterable[_Union[CountedMicrobatch, _Mapping]]] = ..., inner_steps: _Optional[int] = ..., frames: _Optional[int] = ..., duplicates: _Optional[int] = ..., dropped: _Optional[int] = ..., leaving: _Optional[bool] = ..., chain_link: _Optional[bytes] = ..., chain_step: _Optional[int] = ..., chain_part: _Optional[int] = ..., uncounted: _Optional[_Iterable[_Union[MicrobatchRecord, _Mapping]]] = ...) -> None: ...
 
 class UpdateEnd(_message.Message):
     __slots__ = ("chunks", "bytes")

@@ -13,9 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.commitments import Chain, HeldStep, Recorder, state_digests
+from node.commitments import Chain, HeldStep, PassTrace, Recorder, state_digests
+from node.downstream import Errand
+from node.wire import StepInput
 from protocol.commitments import ChainStart, link_of, tensors_digest
 from protocol.generated import hocket_pb2 as pb
+from protocol.openings import group_arrays
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,16 @@ async def recorded(chain: Any, **options: Any) -> dict[str, list[HeldStep]]:
 
 def commits(held: list[HeldStep]) -> list[pb.StepCommit]:
     return [one.commit.result() for one in held]
+
+
+async def again(caller: Any, trace: PassTrace) -> None:
+    """Send a microbatch another time, with hidden states that have drifted."""
+    arrays = group_arrays(trace.input)
+    step_input = StepInput(arrays.pop("hidden") * np.float32(1.5), arrays)
+    errand = Errand(
+        trace.identifier, trace.frames, trace.inner_step_frames, pb.TRAIN, 1, asyncio.get_running_loop().time() + 30
+    )
+    await caller.downstream.call(errand, step_input, own_step=9)
 
 
 @pytest.mark.parametrize("wire", ["fp32", "bf16", "int8"])
@@ -171,22 +184,42 @@ def test_memory_is_bounded_by_the_steps_that_are_unanswered(harness: ModuleType)
     harness.run_chain(chain, body)
 
 
-def test_what_was_thrown_away_has_no_record(harness: ModuleType) -> None:
-    """A partial step that is worth too little is discarded at the end; its microbatches are not in the chain."""
-    chain = harness.Chain(1, leases=harness.Leases(1))
+def test_all_that_was_signed_is_listed_though_it_was_not_counted(harness: ModuleType) -> None:
+    """A microbatch that is thrown away with its step, one that comes again, and one whose way down was cut off."""
+    chain = harness.Chain(2, leases=harness.Leases(1))
 
     async def body(chain: Any) -> None:
-        (node,) = chain.nodes
         kept = await recorded(chain)
-        recorder = node.replica.recorder
-        frames, (identifier, _) = 3, node.replica.ledger.counted()[0]
-        trace = next(iter(kept[node.peer_id][1].traces.values()))
-        trace.identifier = 77
+        first, last = chain.nodes
+        records = {record.id: record for record in commits(kept[last.peer_id])[1].records}
+        recorder, trace = last.replica.recorder, next(iter(kept[last.peer_id][1].traces.values()))
+        # The same microbatch again, with other hidden states: it is computed, not counted, and its answer is signed.
+        await again(first, trace)
+        (extra,) = recorder.take_uncounted()
+        assert (extra.id, extra.frames, extra.sender) == (trace.identifier, 0, first.key.member_id)
+        assert extra.input != records[extra.id].input and len(extra.gradient_out) == 32
+        recorder.uncounted(trace)
         recorder.passed(trace)
-        recorder.discarded([77])
-        recorder.stepped([], frames, 0.1, 1.0, node.local.copied_state())
-        last = recorder.last()
-        assert last is not None and not (await last.commit).records and identifier != 77
+        recorder.discarded([trace.identifier])
+        recorder.stepped([], 0, 0.1, 1.0, last.local.copied_state())
+        step = recorder.last()
+        assert step is not None and not step.traces
+        assert [(record.id, record.frames) for record in (await step.commit).records] == [(trace.identifier, 0)] * 2
+        assert recorder.take_uncounted() == []
+
+    harness.run_chain(chain, body)
+
+
+def test_what_was_sent_and_given_up_is_listed(harness: ModuleType) -> None:
+    chain = harness.Chain(2, leases=harness.Leases(1), step_deadline_s=1.0, attempts=1)
+
+    async def body(chain: Any) -> None:
+        first, last = chain.nodes
+        chain.network.cut_off(last.peer_id)
+        await recorded(chain)
+        found = first.replica.recorder.take_uncounted()
+        assert sorted(record.id for record in found) == [0, 1, 2, 3]
+        assert all(record.frames == 0 and len(record.output) == 32 and not record.gradient_in for record in found)
 
     harness.run_chain(chain, body)
 
