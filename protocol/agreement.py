@@ -80,7 +80,7 @@ def compare(ours: np.ndarray, theirs: np.ndarray, seed: bytes, limits: Limits) -
     whole = math.sqrt(float(np.square(norms).sum()))
     theirs_whole = math.sqrt(float(np.square(difference + own).sum()))
     projected = projections(difference, seed) / whole
-    return _judge(
+    return judge(
         {
             "median": float(np.median(distances)),
             "maximum": float(distances.max()),
@@ -88,8 +88,14 @@ def compare(ours: np.ndarray, theirs: np.ndarray, seed: bytes, limits: Limits) -
             "projection": _rms(projected),
             "bias": float((difference * own).sum()) / whole**2,
         },
-        {"median": limits.median, "maximum": limits.maximum, "norm": limits.norm, "projection": limits.projection},
+        limits,
     )
+
+
+def judge(statistics: dict[str, float], limits: Limits) -> Agreement:
+    """Hold the statistics of a comparison against limits; `bias`, the share of ours that theirs has too much, has none."""
+    bounds = {"median": limits.median, "maximum": limits.maximum, "norm": limits.norm, "projection": limits.projection}
+    return _judge(statistics, bounds)
 
 
 def compare_projections(ours: np.ndarray, theirs: np.ndarray, seed: bytes, limits: Limits) -> Agreement:

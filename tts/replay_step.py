@@ -168,7 +168,7 @@ def _judge(
             ("first", 1 - BETAS[0], gradient, before.first[name], after.first[name]),
             ("second", 1 - BETAS[1], np.square(gradient), before.second[name], after.second[name]),
         ):
-            tensor, value = _moment_distances(share, added, old.astype(np.float64), new.astype(np.float64))
+            tensor, value = moment_distances(share, added, old.astype(np.float64), new.astype(np.float64))
             note(f"{moment}_tensor", tensor, name)
             note(f"{moment}_value", value, name)
         note("second_kept", _lost(before.second[name], after.second[name]), name)
@@ -189,7 +189,7 @@ def _judge(
     )
 
 
-def _moment_distances(share: float, added: np.ndarray, old: np.ndarray, new: np.ndarray) -> tuple[float, float]:
+def moment_distances(share: float, added: np.ndarray, old: np.ndarray, new: np.ndarray) -> tuple[float, float]:
     """How far a moment after the step is from the one expected, over what the step added: of the whole tensor, of a value."""
     expected = (1 - share) * old + share * added
     apart = np.abs(new - expected)

@@ -16,8 +16,8 @@ from opened import CONFIG, LR, SEED, STAGES, Work, commits, honest, pass_opening
 
 from protocol.calibration import limits_for, shipped_calibration
 from protocol.generated import hocket_pb2 as pb
-from protocol.openings import read_step
-from protocol.tensors import write_tensors
+from protocol.openings import opening_tensors, read_step
+from protocol.tensors import encode, write_tensors
 from tts.referee import Referee
 from tts.replay_step import MOMENT_BOUND, replay_step
 from tts.stage_files import stage_file_name, write_stage
@@ -85,6 +85,25 @@ def test_a_lie_is_told_from_an_honest_witness(tmp_path: Path, lie: str) -> None:
     verdicts = referee().judge(pass_job(tmp_path, work, **{name: change(getattr(work.outputs[10], name))}))["verdicts"]
     assert not verdicts["prover"]["ok"] and verdicts["prover"]["reason"].startswith(f"{name}:"), verdicts["prover"]
     assert verdicts["witness"]["ok"]
+
+
+def test_a_witness_says_nothing_about_what_travels_along(tmp_path: Path) -> None:
+    """Its file holds plain arrays of what it has computed; a prover's, what it has sent on, and that is compared."""
+    work = honest()[1]
+    job = pass_job(tmp_path, work)
+    given, output = work.inputs[10], work.outputs[10]
+    assert output.hidden is not None and output.grad is not None
+    one = about(work.stage, {10: given})
+    plain = opening_tensors(one, {"output": {"hidden": output.hidden}, "gradient_out": {"grad": output.grad}})
+    write_tensors(tmp_path / "witness", plain)
+    assert referee().judge(job)["verdicts"]["witness"]["ok"]
+    arrays = given.side.arrays()
+    other = {name: encode(name, array, "fp32") for name, array in arrays.items()}
+    other |= {"language": encode("language", arrays["language"] + 1, "fp32"), "hidden": encode("hidden", output.hidden, "fp32")}
+    sent = opening_tensors(one, {"output": list(other.values()), "gradient_out": [encode("grad", output.grad, "fp32")]})
+    write_tensors(tmp_path / "prover", sent)
+    verdict = referee().judge(job)["verdicts"]["prover"]
+    assert not verdict["ok"] and verdict["reason"].startswith("language:")
 
 
 def test_losses_of_the_last_stage_are_compared(tmp_path: Path) -> None:
