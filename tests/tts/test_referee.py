@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opened import CONFIG, LR, SEED, STAGES, Work, commits, honest, pass_opening
+from opened import CONFIG, LR, SEED, STAGES, Work, about, commits, honest, pass_opening
 
 from protocol.calibration import limits_for, shipped_calibration
 from protocol.generated import hocket_pb2 as pb
