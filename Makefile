@@ -110,7 +110,7 @@ $(DOCKER)/.installed: constraints-docker.txt | $(PY)
 	@$(DOCKER)/bin/python -m pip install --quiet --disable-pip-version-check -r constraints-docker.txt || { rm -rf $(DOCKER); exit 1; }
 	@touch $@
 
-# What the reader is compared with; `hocket bench reader` makes it too, on first use.
+# What the reader and the aggregation are compared with; their benchmarks make it too, on first use.
 setup-bench: setup
 	$(PY) -m benchmarks.competitors
 
@@ -120,6 +120,8 @@ bench: setup-recordings
 	$(VENV)/bin/hocket bench tokenize --json bench-out/tokenize.json
 	$(VENV)/bin/hocket bench reader --json bench-out/reader.json
 	$(VENV)/bin/hocket bench swarm --json bench-out/swarm.json
+	$(VENV)/bin/hocket bench aggregation --json bench-out/aggregation.json
+	$(VENV)/bin/hocket bench estimation --json bench-out/estimation.json
 
 # Rewrites the pins from what is installed; run it in a checkout whose .venv was made by `make setup-dev` alone.
 constraints: setup-dev

@@ -7,7 +7,7 @@ after a crash.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +90,6 @@ def aggregate_stage(
     new_momentum: Path,
     prepare: str = "none",
     seed: bytes = b"",
-    excluded: Mapping[str, str] | None = None,
     threads: int = 2,
 ) -> StageOutcome:
     """Make one stage's next weights.
@@ -100,14 +99,13 @@ def aggregate_stage(
         tensors: of the stage, from its version's manifest; updates and momentum hold the same.
         rule, tolerate, prepare: as `rules.plan` takes them. seed: of the draw of buckets.
         new_weights, new_momentum: where to write; untouched when no update counts.
-        excluded: members whose updates do not count, with the reason.
 
     Raises:
         HocketError: CHECKPOINT_INVALID, NOT_FINITE for our own files; DISK_FULL, STATE_UNREADABLE.
     """
     order = sorted(tensors, key=lambda info: info.name)
     base_norm = measure(base, order, Code.CHECKPOINT_INVALID).norm
-    checked = check_updates(submitted, base_norm, order, excluded=excluded, threads=threads)
+    checked = check_updates(submitted, base_norm, order, threads=threads)
     norms = {member: one.norm for member, one in checked.measured.items()}
     digests = {member: one.digest for member, one in checked.measured.items()}
     accepted = [one.member for one in checked.sound]

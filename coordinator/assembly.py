@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from coordinator.audit_secret import AuditSecrets
 from coordinator.children import python_module, run_once
 from coordinator.core import Core
 from coordinator.retention import read_pins, retained_by
+from coordinator.run import Update
 from coordinator.update_checks import Submitted
 from coordinator.versions import Versions, tensor_infos
 from protocol.manifest import RefusedUpdate, StageFile, UpdateEntry, VersionManifest
@@ -133,7 +134,7 @@ class Assembly:
             files = self._versions.files(base, stage)
             outcome = aggregate_stage(
                 files.weights, files.momentum,
-                [Submitted(one.member, self._state_dir / one.path, one.frames) for one in updates],
+                [Submitted(one.member, self._state_dir / one.path, frames_of(one, state.counts)) for one in updates],
                 tensor_infos(entry), rule=config.aggregation.rule, tolerate=config.aggregation.tolerate,
                 prepare=config.aggregation.prepare, seed=f"{state.run_id}|{state.round}|{stage}".encode(),
                 outer_lr=config.rounds.outer_lr, outer_momentum=config.rounds.outer_momentum,
@@ -247,3 +248,9 @@ class Assembly:
             for folder in sorted(updates.glob("**/"), reverse=True):
                 if not any(folder.iterdir()):
                     folder.rmdir()
+
+
+def frames_of(update: Update, counts: Mapping[str, Any]) -> int:
+    """Frames that an update claims, at most those of the whole round: a claim beyond them cannot make others look idle."""
+    counted = int(counts.get("frames", 0))
+    return min(update.frames, counted) if counted else update.frames

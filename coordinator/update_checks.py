@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ RMS_BOUND = 10.0
 LEAST_NORM = 1e-3
 
 # Why an update does not count.
-EXCLUDED, NOT_FINITE, SHAPE, NORM, NO_WORK, FEW_FRAMES = "excluded", "not_finite", "shape", "norm", "no_work", "few_frames"
+NOT_FINITE, SHAPE, NORM, NO_WORK, FEW_FRAMES = "not_finite", "shape", "norm", "no_work", "few_frames"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Checked:
 
     Args:
         sound: those that count, by member. refused: (member, reason), by member.
-        kinds: of the refusals, by member: EXCLUDED, NOT_FINITE, SHAPE, NORM, NO_WORK or FEW_FRAMES.
+        kinds: of the refusals, by member: NOT_FINITE, SHAPE, NORM, NO_WORK or FEW_FRAMES.
         measured: what could be read, sound or not, by member.
     """
 
@@ -99,18 +99,14 @@ def check_updates(
     base_norm: float,
     tensors: Sequence[TensorInfo],
     *,
-    excluded: Mapping[str, str] | None = None,
     threads: int = 2,
 ) -> Checked:
     """Part the updates into those that count and those that do not, with the reason.
 
     Args:
         base_norm: L2 norm of the stage's weights. tensors: by name.
-        excluded: members whose updates do not count whatever they hold, with the reason. Their files are not read.
     """
-    barred = excluded or {}
-    refused = {one.member: (EXCLUDED, barred[one.member]) for one in submitted if one.member in barred}
-    left = sorted((one for one in submitted if one.member not in barred), key=lambda one: one.member)
+    order = sorted(submitted, key=lambda one: one.member)
 
     def read(one: Submitted) -> Measured | tuple[str, str]:
         try:
@@ -120,11 +116,12 @@ def check_updates(
             return NOT_FINITE if error.code is Code.NOT_FINITE else SHAPE, reason
 
     with ThreadPoolExecutor(threads, "update-checks") as pool:
-        found = dict(zip(left, pool.map(read, left), strict=True))
+        found = dict(zip(order, pool.map(read, order), strict=True))
     measured = {one.member: figures for one, figures in found.items() if isinstance(figures, Measured)}
     values = sum(math.prod(info.shape) for info in tensors)
     bound = RMS_BOUND * max(base_norm, math.sqrt(values))
     sound: list[Submitted] = []
+    refused: dict[str, tuple[str, str]] = {}
     for one, figures in found.items():
         if not isinstance(figures, Measured):
             refused[one.member] = figures

@@ -26,10 +26,10 @@ from coordinator.rules.plan import KRUM, Plan
 
 COORDINATEWISE = ("mean", "median", "trimmed_mean")
 # Inner products are summed in order over pieces of so many coordinates, whatever the chunk: equal updates give equal bits.
-GRAM_VALUES = 1 << 14
+GRAM_VALUES = 1 << 15
 # What went in of each update is counted on about so many coordinates, spread evenly.
 COUNTED_VALUES = 1 << 18
-SCRATCH_BYTES = 1 << 21
+SCRATCH_BYTES = 1 << 22
 
 T = TypeVar("T")
 

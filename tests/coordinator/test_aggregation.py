@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from common.errors import Code, HocketError
 from coordinator.aggregate import StageOutcome, aggregate_stage
+from coordinator.assembly import frames_of
 from coordinator.outer import nesterov
+from coordinator.run import Update
 from coordinator.stage_writer import StageWriter
 from coordinator.update_checks import Submitted, check_updates, measure
 from protocol.commitments import tensors_digest
@@ -199,15 +201,19 @@ def test_a_bad_update_changes_nothing_and_is_named(tmp_path: Path, kind: str) ->
     assert outcome.kinds == {"bad": KINDS[kind]} and outcome.outcomes["bad"] == "refused"
 
 
-def test_an_excluded_member_counts_as_if_it_had_not_come(tmp_path: Path) -> None:
+def test_a_claim_of_frames_beyond_the_round_has_no_effect(tmp_path: Path) -> None:
     base = put(tmp_path, "base", draw_tensors(0)).path
-    good = [put(tmp_path, f"good{index}", draw_tensors(index, 0.01)) for index in range(3)]
-    barred = put(tmp_path, "barred", draw_tensors(7, 0.01))
-    barred.path.write_bytes(b"nothing that could be read")
-    outcome = run(tmp_path, base, None, [barred, *good], "with", excluded={"barred": "in quarantine", "elsewhere": "too"})
-    assert outcome.sha256 == run(tmp_path, base, None, good, "without").sha256
-    assert (outcome.refused, outcome.kinds) == ([("barred", "in quarantine")], {"barred": "excluded"})
-    assert "barred" not in outcome.digests
+
+    def submitted(claims: tuple[int, int]) -> list[Submitted]:
+        updates = [Update(f"m{index}", 0, 1, "", 0, claim, 5, [], 0, 0, "") for index, claim in enumerate(claims)]
+        frames = [frames_of(one, {"frames": 900}) for one in updates]
+        return [put(tmp_path, f"m{index}", draw_tensors(index, 0.01), count) for index, count in enumerate(frames)]
+
+    honest = run(tmp_path, base, None, submitted((500, 400)), "honest")
+    assert run(tmp_path, base, None, submitted((10**9, 400)), "inflated").sha256 == honest.sha256
+    assert honest.accepted == ["m0", "m1"]
+    # Where the count of the round is not known, a claim stands as it is.
+    assert frames_of(Update("m", 0, 1, "", 0, 70, 5, [], 0, 0, ""), {}) == 70
 
 
 def test_what_hardly_went_in_is_called_trimmed(tmp_path: Path) -> None:
