@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,7 +121,7 @@ def aggregate_stage(
         momentum_file = stack.enter_context(StageWriter(new_momentum, order)) if outer_momentum > 0 else None
         aggregation = Aggregation(FileUpdates(files), chosen, [norms[member] for member in accepted], seed, threads=threads)
         position = 0
-        for gradient in aggregation.chunks():
+        for gradient in stack.enter_context(closing(aggregation.chunks())):
             exact = gradient.astype(np.float64)
             squares += float(np.dot(exact, exact))
             moved, fresh = nesterov(

@@ -8,8 +8,9 @@ coordinates after the other, so that memory holds some chunks of each update, wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -98,8 +99,11 @@ class Aggregation:
 
     # ---- passes over everything --------------------------------------------------------------------------------------
 
-    def chunks(self) -> Iterator[np.ndarray]:
-        """The aggregate, float32, chunk by chunk in order. Each array is good until the next one is asked for."""
+    def chunks(self) -> Generator[np.ndarray]:
+        """The aggregate, float32, chunk by chunk in order. Each array is good until the next one is asked for.
+
+        Close what is not read to its end before the updates are closed: threads read ahead.
+        """
         sampled = max(1, self._updates.size // COUNTED_VALUES)
 
         def work(number: int, start: int, values: int, scratch: Scratch) -> tuple[np.ndarray, np.ndarray | None]:
@@ -114,10 +118,11 @@ class Aggregation:
             return out, kept_counts(before, kept[0], kept[-1]) if counted else None
 
         self._kept[:] = 0
-        for out, kept in self._each_chunk(work, self._chunk):
-            if kept is not None:
-                self._kept += kept
-            yield out
+        with closing(self._each_chunk(work, self._chunk)) as parts:
+            for out, kept in parts:
+                if kept is not None:
+                    self._kept += kept
+                yield out
 
     def trimmed_shares(self) -> list[float]:
         """How much of each update did not go in, compared with an equal share, 0 to 1; known when all chunks were made.
@@ -134,7 +139,7 @@ class Aggregation:
                 shares = shares @ self._matrix
         return [float(1.0 - min(1.0, plan.n * share * clip)) for share, clip in zip(shares, self.clips, strict=True)]
 
-    def _each_chunk(self, work: Callable[[int, int, int, Scratch], T], chunk: int) -> Iterator[T]:
+    def _each_chunk(self, work: Callable[[int, int, int, Scratch], T], chunk: int) -> Generator[T]:
         """Results of `work(number, start, values, scratch)` in order; it runs in threads, some chunks ahead."""
         rows = self._plan.rows if self._matrix is not None else 0
         size = self._updates.size

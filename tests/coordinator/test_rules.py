@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from common.errors import Code, HocketError
 from coordinator.rules.arrays import aggregate_arrays
 from coordinator.rules.coordinatewise import middle_network, sorting_network
 from coordinator.rules.pipeline import Aggregation, ArrayUpdates
@@ -225,6 +227,29 @@ def test_equal_updates_give_themselves(rule: str, prepare: str) -> None:
         found = aggregate_arrays(np.stack([row] * n), rule=rule, tolerate=1, prepare=prepare)
         np.testing.assert_allclose(found.values, row, rtol=1e-6)
         assert found.clips == [1.0] * n
+
+
+def test_a_pass_that_is_left_early_has_no_thread_behind() -> None:
+    rows = honest_rows(5, 4000, 1)
+    chunks = Aggregation(ArrayUpdates(rows), plan("median", 2, 5), [1.0] * 5, b"", threads=3, chunk=7).chunks()
+    next(chunks)
+    assert any(thread.name.startswith("aggregation") for thread in threading.enumerate())
+    chunks.close()
+    assert not any(thread.name.startswith("aggregation") for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_update_that_cannot_be_read_is_an_error_whatever_the_thread(rule: str) -> None:
+    class Broken(ArrayUpdates):
+        def read(self, index: int, start: int, into: np.ndarray) -> None:
+            if start >= 50:
+                raise HocketError(Code.UPDATE_REFUSED, "it became shorter")
+            super().read(index, start, into)
+
+    for threads in (1, 2):
+        with pytest.raises(HocketError, match="shorter"):
+            updates = Broken(honest_rows(5, 1 << 16, 1))
+            sum(part.size for part in Aggregation(updates, plan(rule, 1, 5), [1.0] * 5, b"", threads=threads, chunk=10).chunks())
 
 
 # ---- attackers -----------------------------------------------------------------------------------------------------------
