@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.options import JsonFlag, plain, print_json, seconds
+from cli.options import JsonFlag, TicketFrom, plain, print_json, seconds, ticket_line
 
 if TYPE_CHECKING:
     from cli.organiser import Organiser
@@ -104,3 +104,29 @@ def members_revoke(
 
     _, told = _ask(state_dir, pb.ManageRequest(revoke=pb.RevokeInvitation(name=invitation)))
     typer.echo(f"revoked: {told['name']}")
+
+
+@members_app.command("ledger")
+def members_ledger(
+    ticket: Annotated[str | None, typer.Argument(help="The line that begins with hocket1:")] = None,
+    ticket_from: TicketFrom = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Sum up who has contributed what, over all finished rounds; anybody with the ticket may."""
+    import asyncio
+
+    from coordinator.ledger import OUTCOMES, ledger
+    from protocol.ticket import Ticket
+    from simulations.status_client import fetch_status
+
+    status = asyncio.run(fetch_status(Ticket.decode(ticket_line(ticket, ticket_from))))
+    sums = ledger(status["rounds"])
+    if json_output:
+        print_json(sums)
+        return
+    for kind in ("operators", "members"):
+        typer.echo(f"{kind}:")
+        for one in sums[kind]:
+            counts = ", ".join(f"{one[outcome]} {outcome}" for outcome in OUTCOMES if one[outcome])
+            name = one.get("member", one["operator"])
+            typer.echo(f"  {plain(name):<52}  {one['frames']:>12} frames  {counts}")

@@ -16,6 +16,7 @@ from coordinator.aggregate import StageOutcome, aggregate_stage
 from coordinator.audit_secret import AuditSecrets
 from coordinator.children import python_module, run_once
 from coordinator.core import Core
+from coordinator.ledger import contributions
 from coordinator.retention import read_pins, retained_by
 from coordinator.run import Update
 from coordinator.update_checks import Submitted
@@ -199,11 +200,12 @@ class Assembly:
             "version": state.version + 1,
             "base_cid": state.base_cid,
             "heldout_loss": None,
-            **{key: counts[key] for key in counts if key not in ("bytes", "microbatches")},
+            **{key: counts[key] for key in counts if key not in ("bytes", "microbatches", "trained")},
             "duplicate_microbatches": sum(one["duplicates"] for one in counts["microbatches"]),
             "dropped_microbatches": sum(one["dropped"] for one in counts["microbatches"]),
             "microbatches": counts["microbatches"],
             "target_frames": state.target_frames,
+            "contributions": contributions(state, results),
             "stages": [
                 {
                     "stage": stage, "rule": one["rule"], "f": one["f"], "n": one["n"], "tolerates": one["tolerates"],

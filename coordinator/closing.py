@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from coordinator.leases import due_again, repeated_rows
+from coordinator.ledger import trained
 from coordinator.measures import count_microbatches, count_round
 from coordinator.run import RunState
 
@@ -20,8 +21,8 @@ def closed(
         bytes_sent: running totals of each process, so the newest word counts, whichever round it came in.
 
     Returns:
-        `counts`, see `measures.count_round`, with the microbatches of each stage and the rows that were trained twice; and
-        `due_again`, pairs of a finished lease whose rows must be trained once more, and the reason.
+        `counts`, see `measures.count_round`, with the microbatches of each stage, the rows that were trained twice, and who
+        trained; and `due_again`, pairs of a finished lease whose rows must be trained once more, and the reason.
     """
     done = [lease for lease in state.leases.values() if lease.done_at is not None]
     counts = count_round(
@@ -34,5 +35,6 @@ def closed(
     counted = {identifier for one in state.updates.values() for identifier, _ in one.microbatches}
     due = due_again(fates, held)
     counts["repeated_rows"] = repeated_rows(fates, due, counted)
+    counts["trained"] = trained(state)
     counts["bytes"] = {**counts["bytes"], **bytes_sent}
     return {"counts": counts, "due_again": sorted(due.items())}

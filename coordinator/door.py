@@ -18,6 +18,7 @@ from coordinator.core import Core, Refused
 from coordinator.entrance import Context, Entrance
 from coordinator.failures import heartbeat_s
 from coordinator.managing import manage
+from coordinator.signed_receipts import SignedReceipts
 from coordinator.status import status_json
 from coordinator.uploads import Uploads
 from coordinator.views import view
@@ -54,6 +55,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
         self._auditing = auditing
         self._listed = listed
         self._held: Counter[str] = Counter()
+        self._receipts = SignedReceipts(core, entrance)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -205,6 +207,8 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
     def _view(self, member: str) -> pb.RunView:
         made = view(self._core.state, self._core.config, self._core.sizes, member, self._providers())
         self._auditing.add_to(made, member)
+        if (receipt := self._receipts.of(member)) is not None:
+            made.receipt.CopyFrom(receipt)
         return made
 
 

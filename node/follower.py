@@ -21,11 +21,13 @@ from node.committer import Committer
 from node.context import RoundContext
 from node.engine import Engine, Priority
 from node.peers import AddressBook
+from node.receipts import Receipts
 from node.recycling import RecyclePlan
 from node.session import Session
 from node.stage_service import StageService
 from node.station import Station, build_local
 from node.versions import Versions
+from node.waiting import first_of
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from protocol.manifest import DatasetManifest, VersionManifest
@@ -51,18 +53,6 @@ STOP_HEARD_S = 0.5
 _TRY_AGAIN = (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED, Code.PEER_SILENT, Code.PEER_UNREACHABLE, Code.STREAM_BROKEN)
 _WAIT_FOR_ANOTHER = (Code.MANIFEST_INVALID, Code.VERSION_ROLLED_BACK, Code.CHECKPOINT_INVALID, Code.NOT_FINITE, Code.CID_INVALID)
 _ROUND_PHASES = (pb.PREPARING, pb.OPEN, pb.CLOSING)
-
-
-async def _first_of(tasks: list[asyncio.Task[None]]) -> None:
-    """Wait for the first of `tasks` to end, stop the others, and pass its fault on."""
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in done:
-        task.result()
 
 
 class Follower:
@@ -108,6 +98,7 @@ class Follower:
         self._committer = Committer(self._session, self._versions.opening, state_dir, events.write, self._changed.set)
         self._recycling = RecyclePlan(recycle_every)
         self._view = pb.RunView()
+        self._receipts = Receipts(state_dir, ticket, key.member_id)
         self._report_wanted = asyncio.Event()
         self._announcer = Announcer(key, ticket.run_id, carrier, lambda: self._station)
         self._station: Station | None = None
@@ -133,7 +124,7 @@ class Follower:
             asyncio.create_task(self._stopped(stop)),
         ]
         try:
-            await _first_of(tasks)
+            await first_of(tasks)
         finally:
             await self._leave(stop)
 
@@ -146,7 +137,7 @@ class Follower:
         self._config = ModelConfig.from_json(reply.model_config_json)
         self._dataset_cid = reply.dataset_manifest_cid
         self._see(reply.view)
-        await _first_of(
+        await first_of(
             [
                 asyncio.create_task(self._session.watch_views(self._report, self._see)),
                 asyncio.create_task(self._report_soon()),
@@ -208,6 +199,7 @@ class Follower:
                 logger.info("round %d: %s (%s)", view.round, pb.Phase.Name(view.phase), view.reason)
             self._fallback.use(view.gateways)
             self._view = view
+            self._receipts.take(view.receipt)
             self._changed.set()
 
     def _report(self) -> pb.MemberReport:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.ledger import ledger
 from coordinator.outer import nesterov
+from node.receipts import open_receipt
 from protocol.generated import hocket_pb2 as pb
 from protocol.manifest import VersionManifest, read_manifest
 from protocol.tensor_files import read_tensors
@@ -77,6 +79,12 @@ def test_two_rounds_give_the_weights_that_the_updates_say(scripted: SimpleNamesp
         for stage in one["stages"]:
             assert (stage["rule"], stage["f"], stage["n"], stage["tolerates"], stage["refused"]) == ("mean", 0, 2, 0, [])
     assert found["final_version"] == {"round": 2, "cid": bases[-1]}
+    sums = ledger(found["rounds"])["members"]
+    assert {one["member"] for one in sums} == {one.id for one in world.members}
+    for member in world.members:
+        receipt = open_receipt(member.view.receipt, ticket, member.id)
+        assert (receipt.round, receipt.outcome, receipt.version_cid) == (2, "accepted", bases[-1])
+        assert next(one["accepted"] for one in sums if one["member"] == member.id) == 2
     spans = sorted((one.epoch, one.start, one.stop) for one in world.leases)
     assert all(before[2] <= start[1] for before, start in pairwise(spans) if before[0] == start[0])
     assert len({one.first_microbatch_id for one in world.leases}) == len(world.leases) == 8
