@@ -103,7 +103,7 @@ class Admission:
             raise HocketError(Code.BANNED, self.bans[member] or "no reason was given")
 
     def admit(self, mode: str, member: str, token: str, listed: Mapping[str, str], now: float) -> Entry:
-        """Decide on a join, new or again.
+        """Decide on a join, new or again, of one that is not shut out.
 
         Args:
             mode: of the run, as in the run file.
@@ -112,9 +112,8 @@ class Admission:
             now: seconds since the epoch.
 
         Raises:
-            HocketError: BANNED; INVITATION_REFUSED; JOIN_REFUSED for a member that is not on the list.
+            HocketError: INVITATION_REFUSED; JOIN_REFUSED for a member that is not on the list.
         """
-        self.check_banned(member)
         if mode == "listed":
             if member not in listed:
                 raise HocketError(

@@ -109,10 +109,14 @@ class Core:
 
     # ---- members -----------------------------------------------------------------------------------------------------
 
-    def check_join(self, member: str, request: pb.JoinRequest) -> None:
-        """QUARANTINED; JOIN_REFUSED for a peer id that another one uses, a full run, or a member that can hold no stage."""
+    def check_shut_out(self, member: str) -> None:
+        """BANNED for one that the organiser has put out, QUARANTINED for one that was found to have cheated."""
+        self.state.admission.check_banned(member)
         if (record := self.state.audit.quarantined.get(member)) is not None:
             raise HocketError(Code.QUARANTINED, f"{record['reason']}; evidence: {record['evidence_cid']}")
+
+    def check_join(self, member: str, request: pb.JoinRequest) -> None:
+        """JOIN_REFUSED for a peer id that another one uses, a full run, or a member that can hold no stage."""
         others = [one for one in self.state.members.values() if one.live and one.member != member]
         if any(one.peer_id == request.peer_id for one in others):
             raise HocketError(

@@ -68,6 +68,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             nonlocal entry
             if member == self._entrance.key.member_id:
                 raise HocketError(Code.JOIN_REFUSED, "that is the coordinator's own key")
+            core.check_shut_out(member)
             mode, token = core.config.membership.mode, _invitation(request.payload)
             entry = core.state.admission.admit(mode, member, token, self._listed(), core.clock())
 

@@ -139,10 +139,10 @@ class Call:
             raise HocketError(Code.SIGNATURE_INVALID, f"the payload is no {kind.DESCRIPTOR.name}") from error
 
     def joined(self, sender: str) -> None:
-        """For `open`: PEER_REFUSED for one that has not joined, BANNED."""
+        """For `open`: PEER_REFUSED for one that has not joined, BANNED, QUARANTINED."""
         if sender not in self._core.state.members:
             raise HocketError(Code.PEER_REFUSED, "you have not joined", remedy="join first")
-        self._core.state.admission.check_banned(sender)
+        self._core.check_shut_out(sender)
 
     def fresh(self) -> None:
         """SIGNATURE_INVALID for a request that was received before; RATE_LIMITED for one too many of its member."""

@@ -29,13 +29,16 @@ def contributions(state: RunState, results: Sequence[Mapping[str, Any]]) -> list
     Args:
         results: events `stage_done`, in the order of the stages.
     """
-    found = []
-    for (stage, member), update in sorted(state.updates.items()):
-        outcome, reason = _outcome(results[stage], member)
-        found.append(_entry(state, member, stage, update.frames, outcome, reason))
+    handed_in = {(stage, member): one.frames for (stage, member), one in state.updates.items()}
+    for stage, result in enumerate(results):
+        # What was left out before the aggregation is no update of the round any more.
+        handed_in = {**{(stage, member): 0 for member, _ in result["refused"]}, **handed_in}
+    found = [
+        _entry(state, member, stage, frames, *_outcome(results[stage], member)) for (stage, member), frames in handed_in.items()
+    ]
     found += [
         _entry(state, member, stage, 0, "missing", "no update came")
-        for stage, member in state.counts.get("trained", ()) if (stage, member) not in state.updates
+        for stage, member in state.counts.get("trained", ()) if (stage, member) not in handed_in
     ]  # fmt: skip
     return sorted(found, key=lambda one: (one["stage"], one["member"]))
 

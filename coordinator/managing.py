@@ -48,7 +48,7 @@ def _ban(core: Core, request: pb.BanMember, nonce: Nonce) -> dict[str, Any]:
 
 
 def _pardon(core: Core, request: pb.PardonMember, nonce: Nonce) -> dict[str, Any]:
-    member = _named(request.member_id, core.state.admission.bans, "banned member")
+    member = _named(request.member_id, {**core.state.admission.bans, **core.state.audit.quarantined}, "shut-out member")
     core.emit("pardoned", member=member, nonce=nonce)
     return {"member": member, "banned": False}
 
@@ -109,11 +109,14 @@ def members_json(core: Core) -> dict[str, Any]:
 
 
 def _member_json(state: RunState, member: Member) -> dict[str, Any]:
-    banned = member.member in state.admission.bans
-    standing = "banned" if banned else "live" if member.live else "lost"
+    reason, standing = member.reason, "live" if member.live else "lost"
+    if (record := state.audit.quarantined.get(member.member)) is not None:
+        reason, standing = f"{record['reason']}; evidence: {record['evidence_cid']}", "quarantined"
+    if member.member in state.admission.bans:
+        reason, standing = state.admission.bans[member.member], "banned"
     return {
         "member": member.member, "state": standing, "operator": member.operator, "stage": member.stage,
         "role": member.role.value if member.stage is not None else None, "address": member.address,
         "invitation": state.admission.guests.get(member.member, "")[:NAME_CHARACTERS],
-        "reason": state.admission.bans[member.member] if banned else member.reason, "software": member.info.get("software", ""),
+        "reason": reason, "software": member.info.get("software", ""),
     }  # fmt: skip

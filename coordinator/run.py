@@ -172,8 +172,11 @@ class RunState:
     def _banned(self, time: float, data: dict[str, Any]) -> None:
         self.admission.bans[data["member"]] = data["reason"]
         self._remember_nonce(data)
-        if data["member"] in self.members:
-            self._lost(time, {**data, "reason": f"banned: {data['reason']}", "barred": True, "nonce": None})
+        name, reason = data["member"], f"banned: {data['reason']}"
+        if name in self.members:
+            self._lost(time, {**data, "reason": reason, "barred": True, "nonce": None})
+        for stage, author in [key for key in self.updates if key[1] == name]:
+            self._leave_out(stage, author, reason)
 
     def _pardoned(self, time: float, data: dict[str, Any]) -> None:
         self.admission.bans.pop(data["member"], None)

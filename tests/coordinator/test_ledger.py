@@ -33,10 +33,10 @@ def result(**more: Any) -> dict[str, Any]:
 def test_each_member_hears_what_became_of_its_work() -> None:
     state = RunState(stages=2, members={"a": Member("a", "p", "Ann"), "b": Member("b", "p")})
     state.updates = {(0, "a"): update("a", 0, 10), (1, "b"): update("b", 1, 20), (1, "c"): update("c", 1, 30)}
-    state.counts = {"trained": [[0, "a"], [1, "b"], [1, "d"]]}
+    state.counts = {"trained": [[0, "a"], [1, "b"], [1, "d"], [1, "e"]]}
     results = [
         result(outcomes={"a": "accepted"}),
-        result(outcomes={"b": "trimmed"}, trimmed_shares={"b": 0.75}, refused=[["c", "H505 not finite"]]),
+        result(outcomes={"b": "trimmed"}, trimmed_shares={"b": 0.75}, refused=[["c", "H505 not finite"], ["e", "it is banned"]]),
     ]
     assert [(one["member"], one["operator"], one["stage"], one["frames"], one["outcome"], one["reason"])
             for one in contributions(state, results)] == [
@@ -44,6 +44,7 @@ def test_each_member_hears_what_became_of_its_work() -> None:
         ("b", "", 1, 20, "trimmed", "75% of it did not go in"),
         ("c", "", 1, 30, "refused", "H505 not finite"),
         ("d", "", 1, 0, "missing", "no update came"),
+        ("e", "", 1, 0, "refused", "it is banned"),
     ]  # fmt: skip
 
 
