@@ -209,7 +209,7 @@ ERRORS: dict[Code, ErrorSpec] = {
         "the compute device failed", "check its memory and its driver, and start the command again", EXIT_RESOURCES
     ),
     Code.QUARANTINED: ErrorSpec(
-        "the member is quarantined", "ask the organiser; the evidence named here can be checked by anybody", EXIT_REFUSED
+        "the member is quarantined", "ask the organiser for a pardon; anybody can check the evidence named here", EXIT_REFUSED
     ),
     Code.RATE_LIMITED: ErrorSpec("too many calls came at once", "call again after the time named here", EXIT_REFUSED),
     Code.BANNED: ErrorSpec("the organiser has banned this member", "ask the organiser for a pardon", EXIT_REFUSED),

@@ -101,6 +101,28 @@ def test_a_ban_puts_a_member_out_until_it_is_lifted(tmp_path: Path, peer_keys: l
     within(tmp_path, body)
 
 
+def test_a_quarantined_member_is_kept_out_with_the_evidence_until_it_is_pardoned(
+    tmp_path: Path, peer_keys: list[PeerKey]
+) -> None:
+    async def body(house: House) -> None:
+        name = KEYS[0].member_id
+        await join(house, 0, peer_keys)
+        record = {"operator": "", "stage": 0, "kind": "PASS", "round": 1, "evidence_cid": "bafk-evidence", "reason": "made up"}
+        house.pieces.core.quarantine(name, record)
+        house = await house.restarted()
+        for calling in (join(house, 0, peer_keys), house.ask(KEYS[0], "watch", pb.WatchRequest())):
+            refused = await house.refused(calling)
+            assert refused.code is Code.QUARANTINED and "bafk-evidence" in refused.detail and "pardon" in refused.remedy
+        (told,) = (await manage(house, list=pb.ListMembers()))["members"]
+        assert told["state"] == "quarantined" and "made up" in told["reason"]
+        await manage(house, pardon=pb.PardonMember(member_id=name))
+        await join(house, 0, peer_keys)
+        assert house.state.members[name].live
+        house.pieces.journal.close()
+
+    within(tmp_path, body)
+
+
 def test_requests_that_do_not_fit_are_named(tmp_path: Path, peer_keys: list[PeerKey]) -> None:
     async def body(house: House) -> None:
         await join(house, 0, peer_keys)
