@@ -192,3 +192,31 @@ def estimation(
 
     result = measure(cells_of((5, 10, 16), (0.2, 1.0), size, seeds), say=typer.echo)
     _show(result, ("row", "worst_error", "attack", "least_cosine", "error_unattacked"), json_path)
+
+
+def attacks(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(help="Which rules, separated by commas; PREPARE+RULE where updates are prepared first. All by default."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--attack", help="Label of an attack, as in the table; several times.")
+    ] = None,
+    shares: Annotated[str, typer.Option(help="Of a stage's replicas that attack, separated by commas.")] = "0.2,0.3",
+    rounds: Annotated[int, typer.Option(min=1, help="Of each small run.")] = 5,
+    processes: Annotated[int, typer.Option(min=1, help="Small runs at a time.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of weights, data and forgeries.")] = 0,
+) -> None:
+    """Held-out loss of small runs under each attack and each rule, beside the same runs without attackers."""
+    from benchmarks.attacks import AttacksBench, aggregations_named, measure, shares_named
+
+    settings = AttacksBench(
+        aggregations=aggregations_named(rules),
+        attacks=tuple(only or ()),
+        shares=shares_named(shares),
+        rounds=rounds,
+        processes=processes,
+        seed=seed,
+    )
+    _show(measure(settings, say=typer.echo), ("row", "bar", "heldout_loss", "over_clean", "diverged"), json_path)

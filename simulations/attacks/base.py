@@ -7,6 +7,7 @@ effect.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar
 
@@ -72,3 +73,18 @@ def mean_and_spread(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def alike(row: np.ndarray, count: int) -> np.ndarray:
     """The same forgery for each of `count` attackers, float32 [count, P]."""
     return np.repeat(row.astype(np.float32, copy=False)[None, :], count, axis=0)
+
+
+def to_rows(updates: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+    """Updates by parameter name as float32 [n, P], the parameters in the order of their names."""
+    return np.stack([np.concatenate([update[name].reshape(-1) for name in sorted(update)]) for update in updates])
+
+
+def to_tensors(row: np.ndarray, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inverse of `to_rows` for one update: float32 [P] as tensors of the names and shapes of `like`."""
+    tensors, start = {}, 0
+    for name in sorted(like):
+        size = like[name].size
+        tensors[name] = row[start : start + size].reshape(like[name].shape)
+        start += size
+    return tensors
