@@ -44,8 +44,16 @@ class Aggregation:
 
 
 AGGREGATIONS = (
-    Aggregation("trimmed_mean"), Aggregation("median"), Aggregation("mean"),
-)  # fmt: skip
+    Aggregation("centred_clipping"),
+    Aggregation("trimmed_mean"),
+    Aggregation("trimmed_mean", "mixing"),
+    Aggregation("median"),
+    Aggregation("geometric_median"),
+    Aggregation("multi_krum"),
+    Aggregation("mean"),
+)
+LEFT_OUT = ("A1 sign flip x1000", "A3 inner product 0.1", "A3 inner product 100", "A4 noise x0.1", "A14 all infinite", "A15 times 1e30")
+"""Variants that a rule treats as it does one that is in the table."""
 
 
 def aggregations_named(text: str | None) -> tuple[Aggregation, ...]:
@@ -86,7 +94,7 @@ class AttacksBench:
 
     Args:
         aggregations: the rules. attacks: labels of `attack_rows`; empty: all.
-        shares: of a stage's replicas that attack.
+        shares: of a stage's replicas that attack; those that do not hide inside the spread have the first one alone.
         replicas, rounds, inner_steps: of each small run. tolerate: what the aggregation is told to stand.
         processes: small runs at a time.
     """
@@ -96,7 +104,7 @@ class AttacksBench:
     shares: tuple[float, ...] = (SHARE_FOR_LOSS, SHARE_FOR_DIVERGENCE)
     replicas: int = 10
     rounds: int = 5
-    inner_steps: int = 3
+    inner_steps: int = 2
     tolerate: int = 3
     seed: int = 0
     processes: int = 2
@@ -112,7 +120,7 @@ class AttackRow:
 
 def attack_rows() -> dict[str, AttackRow]:
     """The attacks whose effect on training is measured, by label."""
-    rows = {label: AttackRow(attack) for label, attack in update_variants().items()}
+    rows = {label: AttackRow(attack) for label, attack in update_variants().items() if label not in LEFT_OUT}
     rows["A9 shifted codes"] = AttackRow(ShiftedCodes())
     rows["A9 swapped texts"] = AttackRow(SwappedTexts())
     rows[f"A23 sleeper, from round {SLEEPS_UNTIL}"] = AttackRow(LittleIsEnough(1.5), SLEEPS_UNTIL)
@@ -130,11 +138,13 @@ class _Job:
 
 
 def _jobs(bench: AttacksBench) -> Iterator[_Job]:
-    labels = bench.attacks or tuple(attack_rows())
+    rows = attack_rows()
     for aggregation in bench.aggregations:
         yield _Job(aggregation, "", 0, bench)
-        for label in labels:
-            for share in bench.shares:
+        for label in bench.attacks or tuple(rows):
+            # What is found and thrown out need not be borne at the larger share.
+            spread = rows[label].attack.bar is Bar.SPREAD
+            for share in bench.shares if spread else bench.shares[:1]:
                 yield _Job(aggregation, label, math.floor(share * bench.replicas + 1e-9), bench)
 
 

@@ -65,10 +65,10 @@ class SwarmSettings:
     stages: int = 2
     replicas: int = 10
     rounds: int = 5
-    inner_steps: int = 3
+    inner_steps: int = 2
     microbatches: int = 1
     utterances: int = 6
-    inner_lr: float = 1e-2
+    inner_lr: float = 3e-2
     outer_lr: float = 1.0
     outer_momentum: float = 0.0
     rule: str = "trimmed_mean"
@@ -299,7 +299,7 @@ class TrainingSwarm:
         outcome = aggregate_stage(
             self._base[stage], self._momentum[stage], submitted, self._tensors[stage], rule=settings.rule,
             tolerate=settings.tolerate, outer_lr=settings.outer_lr, outer_momentum=settings.outer_momentum, new_weights=weights,
-            new_momentum=momentum,
+            new_momentum=momentum, prepare=settings.prepare, seed=f"{settings.seed}|{number}|{stage}".encode(), threads=1,
         )  # fmt: skip
         if outcome.accepted:
             self._base[stage] = weights
