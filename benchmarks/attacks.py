@@ -52,7 +52,14 @@ AGGREGATIONS = (
     Aggregation("multi_krum"),
     Aggregation("mean"),
 )
-LEFT_OUT = ("A1 sign flip x1000", "A3 inner product 0.1", "A3 inner product 100", "A4 noise x0.1", "A14 all infinite", "A15 times 1e30")
+LEFT_OUT = (
+    "A1 sign flip x1000",
+    "A3 inner product 0.1",
+    "A3 inner product 100",
+    "A4 noise x0.1",
+    "A14 all infinite",
+    "A15 times 1e30",
+)
 """Variants that a rule treats as it does one that is in the table."""
 
 
