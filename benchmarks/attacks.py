@@ -1,8 +1,8 @@
 """What attackers do to the training, rule by rule: held-out loss of small runs with false replicas beside the same run without.
 
-Each run is a `simulations.training_swarm`: 2 stages of 10 replicas over the in-memory carrier, of which none, 2 or 3 attack in
-each stage. Attackers know all honest updates. Runs differ in nothing but the rule and the attack, so a row is a comparison of
-two runs of the same rule.
+Each run is a `simulations.training_swarm` over the in-memory carrier: 2 stages of 5 replicas of which 1 attacks, or of 7 of which
+2 do, trained until the loss hardly falls any more. Attackers know all honest updates. Runs differ in nothing but the rule and the
+attack, so a row is a comparison of two runs of the same rule, with and without attackers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,22 @@ from simulations.attacks.catalogue import update_variants
 from simulations.attacks.inside_spread import LittleIsEnough
 from simulations.attacks.on_data import ShiftedCodes, SwappedTexts
 
-SHARE_FOR_LOSS = 0.2
-SHARE_FOR_DIVERGENCE = 0.3
-LOSS_BAR = 1.05
-SLEEPS_UNTIL = 3
+SLEEPS_UNTIL = 4
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Replicas of each stage, and how many of them attack; the rule is told to stand as many."""
+
+    replicas: int
+    attackers: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.attackers} of {self.replicas}"
+
+
+CROWDS = (Crowd(5, 1), Crowd(7, 2))
 
 
 @dataclass(frozen=True)
@@ -80,39 +92,22 @@ def aggregations_named(text: str | None) -> tuple[Aggregation, ...]:
     return tuple(chosen)
 
 
-def shares_named(text: str) -> tuple[float, ...]:
-    """The shares of a list such as `0.2,0.3`.
-
-    Raises:
-        HocketError: INPUT_INVALID for what is no share below one half.
-    """
-    try:
-        shares = tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise HocketError(Code.INPUT_INVALID, f"{text!r} is no list of shares") from error
-    if not all(0.0 < share < 0.5 for share in shares):
-        raise HocketError(Code.INPUT_INVALID, f"{text!r}: a share of attackers lies between 0 and 0.5")
-    return shares
-
-
 @dataclass(frozen=True)
 class AttacksBench:
     """What is measured.
 
     Args:
         aggregations: the rules. attacks: labels of `attack_rows`; empty: all.
-        shares: of a stage's replicas that attack; those that do not hide inside the spread have the first one alone.
-        replicas, rounds, inner_steps: of each small run. tolerate: what the aggregation is told to stand.
+        crowds: replicas and attackers of a stage; attacks that do not hide inside the spread have the first one alone.
+        rounds, inner_steps: of each small run.
         processes: small runs at a time.
     """
 
     aggregations: tuple[Aggregation, ...] = AGGREGATIONS
     attacks: tuple[str, ...] = ()
-    shares: tuple[float, ...] = (SHARE_FOR_LOSS, SHARE_FOR_DIVERGENCE)
-    replicas: int = 10
-    rounds: int = 5
-    inner_steps: int = 2
-    tolerate: int = 3
+    crowds: tuple[Crowd, ...] = CROWDS
+    rounds: int = 8
+    inner_steps: int = 5
     seed: int = 0
     processes: int = 2
 
@@ -140,19 +135,20 @@ class _Job:
 
     aggregation: Aggregation
     label: str
-    attackers: int
+    crowd: Crowd
     bench: AttacksBench
 
 
 def _jobs(bench: AttacksBench) -> Iterator[_Job]:
     rows = attack_rows()
     for aggregation in bench.aggregations:
-        yield _Job(aggregation, "", 0, bench)
+        for crowd in bench.crowds:
+            yield _Job(aggregation, "", crowd, bench)
         for label in bench.attacks or tuple(rows):
-            # What is found and thrown out need not be borne at the larger share.
+            # What is found and thrown out need not be borne in the larger crowd.
             spread = rows[label].attack.bar is Bar.SPREAD
-            for share in bench.shares if spread else bench.shares[:1]:
-                yield _Job(aggregation, label, math.floor(share * bench.replicas + 1e-9), bench)
+            for crowd in bench.crowds if spread else bench.crowds[:1]:
+                yield _Job(aggregation, label, crowd, bench)
 
 
 def _run(job: _Job) -> list[float]:
@@ -163,12 +159,12 @@ def _run(job: _Job) -> list[float]:
     set_threads(1)
     bench = job.bench
     settings = SwarmSettings(
-        replicas=bench.replicas, rounds=bench.rounds, inner_steps=bench.inner_steps, tolerate=bench.tolerate, seed=bench.seed,
-        rule=job.aggregation.rule, prepare=job.aggregation.prepare,
+        replicas=job.crowd.replicas, tolerate=job.crowd.attackers, rounds=bench.rounds, inner_steps=bench.inner_steps,
+        seed=bench.seed, rule=job.aggregation.rule, prepare=job.aggregation.prepare,
     )  # fmt: skip
     if job.label:
         row = attack_rows()[job.label]
-        settings = replace(settings, attack=row.attack, attackers=job.attackers, first_round=row.first_round)
+        settings = replace(settings, attack=row.attack, attackers=job.crowd.attackers, first_round=row.first_round)
     with tempfile.TemporaryDirectory(prefix="hocket-attacks-") as folder:
         return asyncio.run(TrainingSwarm(settings, Path(folder)).run()).losses
 
@@ -188,21 +184,23 @@ def measure(bench: AttacksBench, *, say: Callable[[str], None]) -> BenchResult:
     jobs = list(_jobs(bench))
     cores = sorted(os.sched_getaffinity(0))
     result = BenchResult("attacks", machine_facts(cores))
-    clean: dict[Aggregation, list[float]] = {}
+    clean: dict[tuple[Aggregation, Crowd], list[float]] = {}
     # A fresh interpreter each: torch's threads do not survive a fork.
     with ProcessPoolExecutor(bench.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         for number, (job, losses) in enumerate(zip(jobs, pool.map(_run, jobs), strict=True), start=1):
             if not job.label:
-                clean[job.aggregation] = losses
-            row = row_of(job.aggregation.label, job.label, job.attackers / bench.replicas, losses, clean[job.aggregation])
+                clean[job.aggregation, job.crowd] = losses
+            row = row_of(job.aggregation.label, job.label, job.crowd, losses, clean[job.aggregation, job.crowd])
             result.rows.append(row)
             say(f"{number}/{len(jobs)} {row['row']}: held out {losses[-1]:.4f}, {row['over_clean']:.3f} of clean")
     for aggregation in bench.aggregations:
-        result.ratios[f"{aggregation.label}: worst of the spread at 20 % over clean"] = worst(result.rows, aggregation.label)
+        for crowd in bench.crowds:
+            name = f"{aggregation.label}: worst of the spread over clean, {crowd.label}"
+            result.ratios[name] = worst(result.rows, aggregation.label, crowd)
     return result
 
 
-def row_of(rule: str, label: str, share: float, losses: Sequence[float], clean: Sequence[float]) -> dict[str, Any]:
+def row_of(rule: str, label: str, crowd: Crowd, losses: Sequence[float], clean: Sequence[float]) -> dict[str, Any]:
     """One row of the table.
 
     Args:
@@ -211,11 +209,12 @@ def row_of(rule: str, label: str, share: float, losses: Sequence[float], clean: 
     bar = attack_rows()[label].attack.bar if label else None
     final = losses[-1] if math.isfinite(losses[-1]) else math.inf
     return {
-        "row": f"{rule} | {label or 'nobody attacks'}" + (f" | {share:.0%}" if label else ""),
+        "row": f"{rule} | {label or 'nobody attacks'} | {crowd.label if label else f'0 of {crowd.replicas}'}",
         "rule": rule,
         "attack": label,
         "bar": str(bar) if bar is not None else "",
-        "share": share,
+        "replicas": crowd.replicas,
+        "attackers": crowd.attackers if label else 0,
         "heldout_losses": list(losses),
         "heldout_loss": final,
         "over_clean": final / clean[-1],
@@ -223,11 +222,11 @@ def row_of(rule: str, label: str, share: float, losses: Sequence[float], clean: 
     }
 
 
-def worst(rows: Sequence[dict[str, Any]], rule: str) -> float:
-    """The largest loss over clean of a rule's rows that hide inside the spread, at the share where the bar is."""
+def worst(rows: Sequence[dict[str, Any]], rule: str, crowd: Crowd) -> float:
+    """The largest loss over clean of a rule's rows in which attackers hide inside the spread; NaN when there is none."""
     inside = [
         float(row["over_clean"])
         for row in rows
-        if row["rule"] == rule and row["bar"] == Bar.SPREAD and math.isclose(row["share"], SHARE_FOR_LOSS)
+        if row["rule"] == rule and row["bar"] == Bar.SPREAD and row["replicas"] == crowd.replicas
     ]
     return max(inside, default=math.nan)

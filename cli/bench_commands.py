@@ -203,18 +203,16 @@ def attacks(
     only: Annotated[
         list[str] | None, typer.Option("--attack", help="Label of an attack, as in the table; several times.")
     ] = None,
-    shares: Annotated[str, typer.Option(help="Of a stage's replicas that attack, separated by commas.")] = "0.2,0.3",
-    rounds: Annotated[int, typer.Option(min=1, help="Of each small run.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Of each small run.")] = 8,
     processes: Annotated[int, typer.Option(min=1, help="Small runs at a time.")] = 2,
     seed: Annotated[int, typer.Option(help="Of weights, data and forgeries.")] = 0,
 ) -> None:
     """Held-out loss of small runs under each attack and each rule, beside the same runs without attackers."""
-    from benchmarks.attacks import AttacksBench, aggregations_named, measure, shares_named
+    from benchmarks.attacks import AttacksBench, aggregations_named, measure
 
     settings = AttacksBench(
         aggregations=aggregations_named(rules),
         attacks=tuple(only or ()),
-        shares=shares_named(shares),
         rounds=rounds,
         processes=processes,
         seed=seed,

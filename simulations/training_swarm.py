@@ -63,17 +63,17 @@ class SwarmSettings:
     """
 
     stages: int = 2
-    replicas: int = 10
-    rounds: int = 5
-    inner_steps: int = 2
+    replicas: int = 5
+    rounds: int = 8
+    inner_steps: int = 5
     microbatches: int = 1
     utterances: int = 6
     inner_lr: float = 3e-2
     outer_lr: float = 1.0
     outer_momentum: float = 0.0
-    rule: str = "trimmed_mean"
+    rule: str = "centred_clipping"
     prepare: str = "none"
-    tolerate: int = 3
+    tolerate: int = 1
     attackers: int = 0
     attack: Attack | None = None
     first_round: int = 1
