@@ -194,6 +194,7 @@ def estimation(
     _show(result, ("row", "worst_error", "attack", "least_cosine", "error_unattacked"), json_path)
 
 
+@bench_app.command()
 def attacks(
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     rules: Annotated[

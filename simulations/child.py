@@ -34,11 +34,12 @@ class Child:
 
     Args:
         name: coordinator, worker-0, ...
-        arguments: of `hocket`.
+        arguments: of `module`.
         state_dir: its own folder.
         log_path: where its standard output and error go.
         within: a command that starts it inside a network of its own; empty: in ours.
         told_later: it is started without its ticket, which `tell` gives it.
+        module: that is run; `hocket` by default. attacks: it is an attacker, which may be shut out and end.
     """
 
     name: str
@@ -47,6 +48,8 @@ class Child:
     log_path: Path
     within: Sequence[str] = ()
     told_later: bool = False
+    module: str = "cli.main"
+    attacks: bool = False
     process: asyncio.subprocess.Process | None = None
     usage: Usage = field(default_factory=Usage)
     expected_end: bool = False
@@ -79,7 +82,7 @@ class Child:
                 *self.within,
                 sys.executable,
                 "-m",
-                "cli.main",
+                self.module,
                 *self.arguments,
                 stdin=asyncio.subprocess.PIPE if self.told_later else asyncio.subprocess.DEVNULL,
                 stdout=log,

@@ -8,6 +8,7 @@ Only processes that the cluster itself started are ever signalled, each by its p
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import shutil
@@ -146,8 +147,14 @@ class Cluster:
         name = f"worker-{self._named}"
         self._named += 1
         state = self.out / name
-        arguments = ["worker", "--ticket-from", "-", "--state-dir", str(state), "--threads", str(self.threads)]
-        arguments += ["--operator", name, "--recycle-every", str(self.recycle_every)]
+        common, module = ["--state-dir", str(state), "--threads", str(self.threads)], "cli.main"
+        attacks = self.plan.attackers_of(name)
+        if attacks is None:
+            arguments = ["worker", "--ticket-from", "-", *common, "--operator", name, "--recycle-every", str(self.recycle_every)]
+        else:
+            module = "simulations.attacking"
+            arguments = [*common, "--operator", attacks.operator or name, "--attack", attacks.attack]
+            arguments += ["--parameters", json.dumps(attacks.parameters), "--from-round", str(attacks.from_round)]
         within: tuple[str, ...] = ()
         place = self.links.reserve() if self.links is not None else None
         if self.links is not None and place is not None:
@@ -156,7 +163,9 @@ class Cluster:
             self._places[name] = place
         for line in self.plan.fault_lines(name):
             arguments += ["--fault", line]
-        child = Child(name, arguments, state, self.out / f"{name}.log", within, told_later=True)
+        child = Child(
+            name, arguments, state, self.out / f"{name}.log", within, told_later=True, module=module, attacks=attacks is not None
+        )
         await child.start()
         if self.links is not None and place is not None and child.process is not None:
             try:
@@ -260,7 +269,7 @@ class Cluster:
         ended: list[str] = []
         for worker in self.workers:
             code = worker.process.returncode if worker.process is not None else None
-            if code is not None and code != 0 and not worker.expected_end:
+            if code is not None and code != 0 and not worker.expected_end and not worker.attacks:
                 ended.append(f"{worker.name} ended with {code}: {worker.last_lines()}")
         return ended
 

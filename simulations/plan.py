@@ -26,6 +26,12 @@ round = 3
 [run_file.membership]     # what the run file is to say besides
 silence_s = 4.0
 
+[[attacker]]              # these workers attack, see simulations/attacks/catalogue.py; they join one after the other, so that
+workers = [0, 1]          # worker-i comes to the stage i modulo the stages, where all stages have equally many others
+attack = "sign_flip"
+from_round = 2
+parameters = { scale = 10.0 }
+
 [[fault]]                 # an injected fault of common.faults in one process; a coordinator that it kills is started again
 process = "coordinator"   # or worker-0, worker-1, ...
 line = "coordinator.aggregate:round=2:kill"
@@ -38,11 +44,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from common.errors import Code, HocketError
 from common.faults import Fault
 from simulations.actions import Action, FaultKind, seen_in
+from simulations.attacks.catalogue import attack_named
 from simulations.churn import Churn, ChurnProgress
 
 SHIPPED = Path(__file__).parent / "plans"
@@ -100,6 +107,22 @@ class InjectedFault(BaseModel):
         return line
 
 
+class AttackingWorkers(BaseModel):
+    """Workers that attack. `operator`: that all of them name; empty: each its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    workers: tuple[int, ...] = Field(min_length=1)
+    attack: str
+    from_round: int = Field(default=1, ge=1)
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    operator: str = ""
+
+    @model_validator(mode="after")
+    def _there_is_such_an_attack(self) -> AttackingWorkers:
+        attack_named(self.attack, self.parameters)
+        return self
+
+
 class ClusterTable(BaseModel):
     """The `[simulation]` table: what the plan was made for. What it leaves out is as the command line has it."""
 
@@ -129,6 +152,7 @@ class Plan(BaseModel):
     cut: tuple[Cut, ...] = ()
     join: tuple[Join, ...] = ()
     fault: tuple[InjectedFault, ...] = ()
+    attacker: tuple[AttackingWorkers, ...] = ()
     churn: Churn | None = None
     simulation: ClusterTable = ClusterTable()
     run_file: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -141,6 +165,10 @@ class Plan(BaseModel):
     def without_faults(self) -> Plan:
         """The same cluster, to which nothing is done: what a run with faults is compared with."""
         return Plan(simulation=self.simulation, run_file=self.run_file)
+
+    def attackers_of(self, worker: str) -> AttackingWorkers | None:
+        """What a worker of that name, `worker-0`, attacks with; None: it is honest."""
+        return next((one for one in self.attacker if worker in {f"worker-{number}" for number in one.workers}), None)
 
     def fault_lines(self, process: str) -> list[str]:
         """The injected faults of one process."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulations.actions import FaultRecord
+from simulations.attack_report import AttackFacts, attack_lines, attackers, marked
 from simulations.recoveries import OpenSpans, false_suspicions, recoveries, recovery_times
 
 Event = Mapping[str, Any]
@@ -98,6 +99,7 @@ def build_report(
     missed_steps: Sequence[str],
     config: Mapping[str, Any],
     spans: OpenSpans | None = None,
+    attacks: Mapping[str, AttackFacts] | None = None,
     unfinished: str | None = None,
 ) -> dict[str, Any]:
     """The report of a run.
@@ -110,12 +112,16 @@ def build_report(
         missed_steps: steps of the fault plan that never became due.
         config: what the run was told.
         spans: when rounds were open.
+        attacks: what attacking processes did, by process name; what they say was acknowledged does not count.
         unfinished: why the run did not come to its end; None: it did.
     """
     events = merged(logs)
     found = recoveries(faults, events, spans)
     rounds = list(status["rounds"])
-    lost = acked_updates_lost(logs, manifests)
+    facts = dict(attacks or {})
+    lost = acked_updates_lost({name: log for name, log in logs.items() if name not in facts}, manifests)
+    found_attackers = attackers(facts, logs, status.get("quarantined", ()), manifests)
+    quarantined, honest_quarantined = marked(status.get("quarantined", ()), found_attackers)
     return {
         "run_id": status["run_id"],
         "unfinished": unfinished,
@@ -133,10 +139,9 @@ def build_report(
         "acked_updates_lost": len(lost),
         "lost_updates": lost,
         "coordinator_restarts": coordinator_restarts,
-        # Nobody is audited in this release, so nobody is ever put into quarantine.
-        "quarantined": [],
-        "attackers": [],
-        "honest_quarantined": 0,
+        "quarantined": quarantined,
+        "attackers": found_attackers,
+        "honest_quarantined": honest_quarantined,
         "final_version": status.get("version"),
         "bytes_sent": dict(status.get("bytes", {})),
         "ipfs": status.get("ipfs"),
@@ -168,5 +173,6 @@ def summary(report: Mapping[str, Any]) -> list[str]:
         f"{report['duplicate_microbatches']} microbatches counted twice, {report['dropped_microbatches']} dropped; "
         f"{report['false_suspicions']} false suspicions"
     )
+    lines += attack_lines(report)
     lines += [f"not done: {step}" for step in report["missed_plan_steps"]]
     return [*lines, *report["unexpected_ends"]]

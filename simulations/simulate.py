@@ -19,6 +19,7 @@ from common.files import atomic_write
 from common.log import read_events
 from common.stop import stop_signals
 from protocol.ticket import Ticket
+from simulations.attack_report import ATTACK_LOG, AttackFacts
 from simulations.child import Child
 from simulations.cluster import START_GRACE_S, Cluster
 from simulations.following import unfinished, watch
@@ -211,11 +212,14 @@ async def start_workers(cluster: Cluster, ticket: str, settings: SimulationSetti
         HocketError: CHILD_FAILED when a worker gets no stage in time.
     """
     wanted = settings.workers
-    if not settings.one_by_one:
+    if not settings.one_by_one and not settings.plan.attacker:
         await asyncio.gather(*(cluster.start_worker(ticket) for _ in range(wanted)))
         return
     for _ in range(wanted):
         child = await cluster.start_worker(ticket)
+        attacks = settings.plan.attackers_of(child.name)
+        if attacks is not None and attacks.operator:
+            continue  # goes by another name, and may be kept out
         deadline = time.monotonic() + START_GRACE_S
         while child.name not in placed(await cluster.status(ticket)):
             if time.monotonic() > deadline or not child.running:
@@ -232,6 +236,16 @@ def placed(status: Mapping[str, Any]) -> set[str]:
 def worker_logs(workers: list[Child]) -> dict[str, list[dict[str, Any]]]:
     """Event logs of the workers by process name."""
     return {worker.name: read_events(worker.state_dir / "events.jsonl") for worker in workers}
+
+
+def attack_facts(cluster: Cluster) -> dict[str, AttackFacts]:
+    """What the attackers among the workers did, by process name."""
+    planned = {worker.name: cluster.plan.attackers_of(worker.name) for worker in cluster.workers}
+    return {
+        worker.name: AttackFacts(one.attack, one.parameters, read_events(worker.state_dir / ATTACK_LOG))
+        for worker in cluster.workers
+        if (one := planned[worker.name]) is not None
+    }
 
 
 def read_manifests(coordinator_state: Path, rounds: list[dict[str, Any]], coordinator_key: bytes) -> dict[int, dict[str, Any]]:
@@ -297,7 +311,7 @@ async def run_simulation(
                 recycle_every=settings.recycle_every,
             )  # fmt: skip
             await stack.enter_async_context(cluster)
-            if settings.idle:
+            if settings.idle or settings.plan.attacker:  # who joins one after the other should not load one after the other
                 await cluster.prepare(settings.workers + settings.idle, show.note)
             ticket = await cluster.start_coordinator(run_toml)
             await start_workers(cluster, ticket, settings)
@@ -325,6 +339,7 @@ async def run_simulation(
                 missed_steps=progress.missed,
                 config={"run_toml": run_toml.read_text(encoding="utf-8"), "workers": settings.workers},
                 spans=spans,
+                attacks=attack_facts(cluster),
                 unfinished=unfinished(status, settings),
             )
             if after is not None and report["unfinished"] is None:

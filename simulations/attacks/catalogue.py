@@ -10,12 +10,17 @@ from simulations.attacks.base import Attack, UpdateAttack
 from simulations.attacks.forged_work import ConstantDirection, Copycat, JointSignFlip, Noise, SignFlip
 from simulations.attacks.impossible import FreeRide, Huge, Inflated, NotFinite
 from simulations.attacks.inside_spread import AgainstTrimming, Drift, InnerProduct, LittleIsEnough, Mimic, MinMax
+from simulations.attacks.on_data import ShiftedCodes, SwappedTexts
+from simulations.attacks.on_passes import FalsePass
+from simulations.attacks.on_submission import Delayed, InflatedClaim, OtherBase, OtherShapes, Replayed
+from simulations.attacks.on_verification import Equivocation, FalseBlocks, LyingWitness, ManyNames
 
 ATTACKS: dict[str, type[Attack]] = {
     kind.name: kind
     for kind in (
         SignFlip, JointSignFlip, LittleIsEnough, InnerProduct, Noise, MinMax, AgainstTrimming, ConstantDirection, Mimic, FreeRide,
-        Copycat, NotFinite, Huge, Inflated, Drift,
+        Copycat, NotFinite, Huge, Inflated, Drift, ShiftedCodes, SwappedTexts, FalsePass, Delayed, InflatedClaim, OtherBase,
+        OtherShapes, Replayed, Equivocation, FalseBlocks, LyingWitness, ManyNames,
     )
 }  # fmt: skip
 
