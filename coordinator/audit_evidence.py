@@ -15,7 +15,6 @@ from coordinator.core import Core
 from coordinator.evidence import DrawnBy, Evidence, EvidenceFile, packed, sign_evidence
 from coordinator.requests import Exchange
 from coordinator.run import Member
-from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from swarm.blocks import BlockStore
 
@@ -58,10 +57,9 @@ class Accuser:
             member: the audited one, its witness, or whom it accuses. signed: further messages of that member's, its own first.
         """
         known = self._core.state.members.get(member)
-        commits = self._book.signed(
-            audit.round, audit.member,
-            lambda one: one.generation == audit.generation and one.step in (audit.step - 1, audit.step),
-        )  # fmt: skip
+        drawn = self._book.commit(audit.round, audit.member, bytes.fromhex(audit.link))
+        links = {drawn.link, drawn.previous} if drawn is not None else set()
+        commits = self._book.signed(audit.round, audit.member, lambda one: one.link in links)
         heads = [bytes.fromhex(one.signed) for part, one in audit.files.items() if part is Part.WITNESS or one.member == member]
         draw = DrawnBy(
             link=audit.link, step=audit.step, microbatch=None if audit.microbatch < 0 else audit.microbatch,
@@ -82,19 +80,13 @@ class Accuser:
 
     def exchange(self, audit: Audit) -> Exchange:
         """What the two sides of a REQUEST audit committed to; empty where a commit is not known any more."""
-        sent = self._record(audit.round, audit.accused, audit.accused_generation, audit.accused_step, audit.microbatch)
-        came = self._record(audit.round, audit.member, audit.generation, audit.step, audit.microbatch)
+        sent = self._book.record(audit.round, audit.accused, bytes.fromhex(audit.accused_link), audit.microbatch)
+        came = self._book.record(audit.round, audit.member, bytes.fromhex(audit.link), audit.microbatch)
         return Exchange(sent.output if sent is not None else b"", came.input if came is not None else b"")
-
-    def _record(self, round: int, member: str, generation: int, step: int, microbatch: int) -> pb.MicrobatchRecord | None:
-        chain = self._book.chains(round, member).get(generation)
-        records = chain.commits[step].records if chain is not None and step < len(chain.commits) else []
-        return next((one for one in records if one.id == microbatch), None)
 
     def accused_commits(self, audit: Audit) -> list[bytes]:
         """The signed commit of the accused one that a REQUEST audit is about."""
-        place = (audit.accused_generation, audit.accused_step)
-        return self._book.signed(audit.round, audit.accused, lambda one: (one.generation, one.step) == place)
+        return self._book.signed(audit.round, audit.accused, lambda one: one.link.hex() == audit.accused_link)
 
     def of_messages(
         self, member: Member, kind: str, reason: str, signed: Sequence[bytes], *, generation: int, step: int | None = None,

@@ -10,6 +10,7 @@ from pathlib import Path
 from common.errors import HocketError
 from common.files import discard, disk_errors
 from coordinator.audit_state import Audit, Kind, Part
+from coordinator.chains import key_of
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
 from coordinator.receiving import Announced, receive_file, settle
@@ -115,8 +116,8 @@ class AuditFiles:
             return audit if audit is not None and audit.witness == member and not audit.escalated else None
         kind = {Part.STEP: Kind.STEP, Part.REQUEST: Kind.REQUEST}.get(part, Kind.PASS) if part is not None else None
         for one in audits.values():
-            place = (one.kind, one.member, one.round, one.generation, one.step)
-            if place != (kind, member, head.round, head.generation, head.step):
+            place = (one.kind, one.member, one.round, (one.generation, one.part), one.step)
+            if place != (kind, member, head.round, key_of(head), head.step):
                 continue
             if one.microbatch < 0 or one.microbatch == head.microbatch_id:
                 return one
@@ -136,9 +137,7 @@ class AuditFiles:
             return f"it is of microbatch {opened.microbatch.id} of stage {opened.about.stage}, round {opened.about.round}"
         if part is Part.WITNESS:
             return ""
-        chain = self._book.chains(audit.round, audit.member).get(audit.generation)
-        records = chain.commits[audit.step].records if chain is not None else []
-        record = next((one for one in records if one.id == audit.microbatch and one.frames), None)
+        record = self._book.record(audit.round, audit.member, bytes.fromhex(audit.link), audit.microbatch)
         return "its commit is not known any more" if record is None else _digest_fault(opened, part, record)
 
 

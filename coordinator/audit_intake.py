@@ -15,8 +15,8 @@ from coordinator.audit_draw import Draw, Rates, fraction, on_close, on_commit, s
 from coordinator.audit_rates import rates_of
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_sizes import most_bytes
-from coordinator.audit_state import Kind, Part
-from coordinator.chains import Expected, Take, end_fault, judge
+from coordinator.audit_state import Audit, Kind, Part
+from coordinator.chains import Expected, Take, end_fault, judge, key_of
 from coordinator.commit_book import CommitBook, start_of
 from coordinator.core import Core
 from coordinator.cross_check import Conflict, Records
@@ -73,7 +73,7 @@ class AuditIntake:
         if verdict.take is Take.FORKED:
             known = self._book.signed(
                 commit.round, member.member,
-                lambda one: (one.generation, one.step) == (commit.generation, commit.step),
+                lambda one: (key_of(one), one.step) == (key_of(commit), commit.step),
             )  # fmt: skip
             self._forked(member, [signed.SerializeToString(), *known], commit, verdict.reason)
             raise HocketError(Code.QUARANTINED, verdict.reason)
@@ -85,8 +85,7 @@ class AuditIntake:
             self._core.faults.reach("coordinator.commit.kept", round=commit.round, step=commit.step)
             self._compare(member.member, commit)
         draw = self._draw(member, commit)
-        place = (commit.round, commit.generation, commit.step)
-        mine = [one for one in self._core.state.audit.of(member.member) if (one.round, one.generation, one.step) == place]
+        mine = [one for one in self._core.state.audit.of(member.member) if one.link == commit.link.hex()]
         wanted = {(one.kind, one.microbatch) for one in mine if one.missing}
         return pb.CommitReply(
             open_step=(Kind.STEP, -1) in wanted, reason=draw.reason,
@@ -148,12 +147,13 @@ class AuditIntake:
 
     def closing_draw(self, member: Member, head: pb.UpdateHead) -> bool:
         """Whether the last step of an update that is on disk is to be opened."""
-        chain = self._book.chains(head.round, member.member).get(head.generation)
+        key = (head.generation, head.chain_part)
+        chain = self._book.chains(head.round, member.member).get(key)
         if chain is None:
             return False
-        mine = [one for one in self._core.state.audit.drawn_steps if one[:3] == (member.member, head.round, head.generation)]
+        mine = [one for one in self._core.state.audit.drawn_steps if one[:4] == (member.member, head.round, *key)]
         rates, seed = self.rates(member.member), seed_of(self._secrets.secret(head.round), chain.last.link)
-        again = (member.member, head.round, head.generation, chain.last.step) in mine
+        again = (member.member, head.round, *key, chain.last.link.hex()) in mine
         draw = on_close(seed, chain.last.step, rates, opened=bool(mine) and not again)
         if draw.step and not again:
             self._begin(Kind.STEP, member, chain.last, seed, rates, closing=True)
@@ -168,7 +168,7 @@ class AuditIntake:
         self._core.emit(
             "audit_drawn", id=name, kind=kind.value, member=member.member, operator=member.operator,
             device_class=member.info.get("device_class", ""), stage=commit.stage, round=commit.round,
-            generation=commit.generation, step=commit.step, microbatch=microbatch, version=state.version,
+            generation=commit.generation, part=commit.part, step=commit.step, microbatch=microbatch, version=state.version,
             base_cid=state.base_cid, link=commit.link.hex(), rates=asdict(rates),
             most_bytes=self._most_bytes(kind, commit, microbatch), **more,
         )  # fmt: skip
@@ -190,10 +190,9 @@ class AuditIntake:
         """The receiver of what two records say otherwise is to show what it was sent."""
         state = self._core.state
         consumer = state.members.get(conflict.consumer.member)
-        chain = self._book.chains(round, conflict.consumer.member).get(conflict.consumer.generation)
-        if consumer is None or chain is None or round != state.round:
+        commit = self._book.commit(round, conflict.consumer.member, conflict.consumer.link)
+        if consumer is None or commit is None or round != state.round:
             return
-        commit = chain.commits[conflict.consumer.step]
         seed = seed_of(self._secrets.secret(round), commit.link)
         producer, identifier = conflict.producer.member, conflict.consumer.record.id
         if any(one.accused == producer and one.member == consumer.member for one in state.audit.audits.values()):
@@ -201,18 +200,16 @@ class AuditIntake:
         logger.warning("%s and %s differ on microbatch %d", producer[:12], consumer.member[:12], identifier)
         self._begin(
             Kind.REQUEST, consumer, commit, seed, self.rates(consumer.member), microbatch=identifier, accused=producer,
-            accused_generation=conflict.producer.generation, accused_step=conflict.producer.step,
+            accused_link=conflict.producer.link.hex(),
         )  # fmt: skip
 
     # ---- updates, views ----------------------------------------------------------------------------------------------
 
     def head_fault(self, member: Member, head: pb.UpdateHead) -> str:
         """Why an update does not end what its member committed to; empty: it does."""
-        chain = self._book.chains(head.round, member.member).get(head.generation)
+        chain = self._book.chains(head.round, member.member).get((head.generation, head.chain_part))
         if chain is None and not head.chain_link and self._core.config.audit.rate <= 0:
             return ""
-        if unverified := self._core.state.audit.standing(member.member).unverified:
-            logger.warning("the update of %s will not be aggregated: %s", member.member[:12], unverified)
         return end_fault(chain, head.chain_link, head.chain_step)
 
     def tasks(self, member: str) -> list[pb.OpeningTask]:
@@ -230,18 +227,16 @@ class AuditIntake:
         return [
             pb.WitnessTask(
                 audit_id=one.id, round=one.round, stage=one.stage, base_cid=one.base_cid, microbatch_id=one.microbatch,
-                frames=self.frames_of(one.round, one.member, one.generation, one.step, one.microbatch), input_cid=one.input_cid,
+                frames=self._frames(one), input_cid=one.input_cid,
             )
             for one in state.audit.audits.values()
             if one.witness == member and Part.WITNESS not in one.files and not one.escalated and one.round == state.round
         ]  # fmt: skip
 
-    def frames_of(self, round: int, member: str, generation: int, step: int, microbatch: int) -> int:
-        """Frames of a microbatch as it was committed to; 0 where that is not known any more."""
-        chain = self._book.chains(round, member).get(generation)
-        if chain is None or step >= len(chain.commits):
-            return 0
-        return next((one.frames for one in chain.commits[step].records if one.id == microbatch and one.frames), 0)
+    def _frames(self, audit: Audit) -> int:
+        """Frames of an audited pass as they were committed to; 0 where that is not known any more."""
+        record = self._book.record(audit.round, audit.member, bytes.fromhex(audit.link), audit.microbatch)
+        return 0 if record is None else record.frames
 
     def commitment(self) -> bytes:
         """What members are told of this round's secret."""

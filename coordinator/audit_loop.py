@@ -17,6 +17,7 @@ from coordinator.audit_rates import Outcome, class_alarm
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Audit, Kind, Part
 from coordinator.audits import Action, Do, Facts, Limits, decide
+from coordinator.commit_book import CommitBook
 from coordinator.core import Core
 from coordinator.referee import Finding, Referee, Ruling
 from coordinator.requests import Guilt, read_exchange
@@ -38,13 +39,15 @@ class AuditLoop:
     """The task that carries audits to their end.
 
     Args:
-        core, secrets: the run. files: what has come. referee, accuser: see there. store: hands inputs to witnesses.
+        core, book, secrets: the run. files: what has come. referee, accuser: see there. store: hands inputs to witnesses.
     """
 
     def __init__(
-        self, core: Core, secrets: AuditSecrets, files: AuditFiles, referee: Referee, accuser: Accuser, store: BlockStore
-    ) -> None:
+        self, core: Core, book: CommitBook, secrets: AuditSecrets, files: AuditFiles, referee: Referee, accuser: Accuser,
+        store: BlockStore,
+    ) -> None:  # fmt: skip
         self._core = core
+        self._book = book
         self._secrets = secrets
         self._files = files
         self._referee = referee
@@ -91,8 +94,12 @@ class AuditLoop:
         if audit.member in state.audit.quarantined:
             return Action(Do.LAPSE, "its member is quarantined")
         member, witness = state.members.get(audit.member), state.members.get(audit.witness)
+        there = member is not None and member.live and (member.generation, member.stage) == (audit.generation, audit.stage)
         facts = Facts(
-            there=member is not None and member.live and (member.generation, member.stage) == (audit.generation, audit.stage),
+            # Whoever has begun its stage anew has nothing left of what it did before.
+            there=there and not any(
+                key > (audit.generation, audit.part) for key in self._book.chains(audit.round, audit.member)
+            ),
             going_since=core.going_since,
             current=(state.round, state.base_cid) == (audit.round, audit.base_cid),
             able=self._able(audit) if not audit.witness else (),

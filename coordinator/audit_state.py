@@ -61,7 +61,7 @@ class Audit:
         most_bytes: of each file. closing: drawn when the update was in. since: when it was drawn. files: what has come.
         witness: whom the pass was given to; input_cid: of the file with its input. escalated: why it goes to the referee.
         known: the referee recomputes it before a witness is asked. verified: it did, and came to the same.
-        accused: of a REQUEST: the member that sent something else than it committed to, in that generation's step.
+        accused: of a REQUEST: the member that sent something else than it committed to by `accused_link`.
     """
 
     id: str
@@ -72,6 +72,7 @@ class Audit:
     stage: int
     round: int
     generation: int
+    part: int
     step: int
     microbatch: int
     version: int
@@ -90,8 +91,7 @@ class Audit:
     known: bool = False
     verified: bool = False
     accused: str = ""
-    accused_generation: int = 0
-    accused_step: int = 0
+    accused_link: str = ""
 
     @property
     def missing(self) -> list[Part]:
@@ -105,7 +105,7 @@ class AuditState:
 
     audits: dict[str, Audit] = field(default_factory=dict)
     drawn_ids: set[str] = field(default_factory=set)
-    drawn_steps: set[tuple[str, int, int, int]] = field(default_factory=set)
+    drawn_steps: set[tuple[str, int, int, int, str]] = field(default_factory=set)
     ended: list[dict[str, Any]] = field(default_factory=list)
     counts: dict[tuple[int, int], Counter[str]] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class AuditState:
         self.audits[one.id] = one
         self.drawn_ids.add(one.id)
         if one.kind is Kind.STEP:
-            self.drawn_steps.add((one.member, one.round, one.generation, one.step))
+            self.drawn_steps.add((one.member, one.round, one.generation, one.part, one.link))
         self._count(one, "drawn")
 
     def opened(self, time: float, data: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ class Auditing:
         self._accuser = Accuser(core, self._book, secrets, store, key, state_dir)
         self._files = AuditFiles(core, self._book, state_dir)
         referee = Referee(core, self._book, secrets, versions, store, state_dir)
-        self.loop = AuditLoop(core, secrets, self._files, referee, self._accuser, store)
+        self.loop = AuditLoop(core, self._book, secrets, self._files, referee, self._accuser, store)
         self.intake = AuditIntake(core, self._book, secrets, self._forked)
         self._largest: tuple[str, dict[int, float]] = ("", {})
         self._forgotten = 0
@@ -103,7 +103,7 @@ class Auditing:
         assert manifest is not None
         base, tensors = state.base_cid, tensor_infos(manifest.stages[head.stage])
         chains = self._book.chains(head.round, member.member)
-        chain = chains.get(head.generation)
+        chain = chains.get((head.generation, head.chain_part))
         rates = [one.lr for each in chains.values() for one in each.commits]
 
         def look() -> Fault | None:
@@ -124,7 +124,7 @@ class Auditing:
             return fault.reason if fault is not None else ""
         commits = self._book.signed(
             head.round, member.member,
-            lambda one: fault.kind in ("NORM", "ZERO") or (one.generation, one.step) == (head.generation, head.chain_step),
+            lambda one: fault.kind in ("NORM", "ZERO") or one.link == head.chain_link,
         ) if chain is not None else []  # fmt: skip
         where, words = str(path.relative_to(self._state_dir)), signed.SerializeToString()
         opening = Opening(head.sha256.hex(), head.size_bytes, where, member.member, words.hex())

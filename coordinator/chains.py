@@ -1,7 +1,7 @@
 """Whether a commit goes on with what its member has committed before. Pure: from the chains of a round to a verdict.
 
-A chain belongs to one (member, generation) of a round. Its links are hashes over everything before, so one that is taken cannot
-be changed afterwards; two different links for one step, both signed, prove that their signer lies.
+A chain belongs to one (member, generation, part) of a round. Its links are hashes over everything before, so one that is taken
+cannot be changed afterwards; two different links for one step, both signed, prove that their signer lies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,14 @@ from protocol.generated import hocket_pb2 as pb
 MAX_RECORDS = 100_000   # of one chain
 STEPS_FACTOR = 16       # a chain may have so many times the steps that are expected of a replica in a round
 LR_SLACK = 1.0 + 1e-9
+
+
+Key = tuple[int, int]
+
+
+def key_of(message: pb.StepCommit | pb.OpeningHead) -> Key:
+    """Which of a member's chains of a round a message belongs to: generation and part."""
+    return message.generation, message.part
 
 
 class Take(StrEnum):
@@ -66,14 +74,14 @@ class Expected:
     steps: int
 
 
-def judge(commit: pb.StepCommit, start: ChainStart, chains: Mapping[int, Chain], expected: Expected) -> Verdict:
+def judge(commit: pb.StepCommit, start: ChainStart, chains: Mapping[Key, Chain], expected: Expected) -> Verdict:
     """What becomes of a commit whose signature, round, base and stage are those of the round.
 
     Args:
         start: as the commit's sender must have it, with the commit's `previous` for step 0.
-        chains: of this member and stage in this round, by generation.
+        chains: of this member in this round.
     """
-    chain = chains.get(commit.generation)
+    chain = chains.get(key_of(commit))
     if chain is not None and commit.step < len(chain.commits):
         if chain.commits[commit.step].link == commit.link:
             return Verdict(Take.KNOWN)
@@ -106,7 +114,7 @@ def _form_fault(commit: pb.StepCommit, expected: Expected) -> str:
     return ""
 
 
-def _first_fault(commit: pb.StepCommit, chains: Mapping[int, Chain], expected: Expected) -> str:
+def _first_fault(commit: pb.StepCommit, chains: Mapping[Key, Chain], expected: Expected) -> str:
     if commit.records or commit.frames:
         return "a chain begins with work"
     if not commit.previous:

@@ -16,7 +16,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from common.files import disk_error, disk_errors, sync_directory
-from coordinator.chains import Chain
+from coordinator.chains import Chain, Key, key_of
 from protocol.commitments import ChainStart
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import member_id
@@ -38,7 +38,7 @@ def start_of(header: pb.SignedHeader, commit: pb.StepCommit) -> ChainStart:
     """What a commit's chain belongs to, as its signed header says."""
     return ChainStart(
         header.run_id, commit.round, commit.stage, member_id(header.public_key), commit.generation, header.base_cid,
-        commit.previous if commit.step == 0 else b"",
+        commit.previous if commit.step == 0 else b"", commit.part,
     )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ class CommitBook:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._chains: dict[tuple[int, str], dict[int, Chain]] = {}
+        self._chains: dict[tuple[int, str], dict[Key, Chain]] = {}
         self._rounds: set[int] = set()
 
     def load(self) -> None:
@@ -66,9 +66,20 @@ class CommitBook:
                     logger.warning("%s ends with a message that was cut; it is dropped", path.name)
                     os.truncate(path, whole)
 
-    def chains(self, round: int, member: str) -> dict[int, Chain]:
-        """The chains of a member in a round, by generation."""
+    def chains(self, round: int, member: str) -> dict[Key, Chain]:
+        """The chains of a member in a round, by generation and part."""
         return self._chains.get((round, member), {})
+
+    def commit(self, round: int, member: str, link: bytes) -> pb.StepCommit | None:
+        """The commit of a member that made a link; None: it is not known, or not any more."""
+        chains = self.chains(round, member).values()
+        return next((one for chain in chains for one in chain.commits if one.link == link), None)
+
+    def record(self, round: int, member: str, link: bytes, microbatch: int) -> pb.MicrobatchRecord | None:
+        """What such a commit says of a microbatch that it counted."""
+        commit = self.commit(round, member, link)
+        records = commit.records if commit is not None else []
+        return next((one for one in records if one.id == microbatch and one.frames), None)
 
     def members(self, round: int) -> list[str]:
         """Who committed anything in a round."""
@@ -101,7 +112,7 @@ class CommitBook:
     def _add(self, header: pb.SignedHeader, commit: pb.StepCommit) -> None:
         member = member_id(header.public_key)
         chains = self._chains.setdefault((commit.round, member), {})
-        chain = chains.setdefault(commit.generation, Chain(start_of(header, commit)))
+        chain = chains.setdefault(key_of(commit), Chain(start_of(header, commit)))
         chain.commits.append(commit)
         chain.identifiers |= {one.id for one in commit.records if one.frames}
         self._rounds.add(commit.round)

@@ -16,11 +16,10 @@ from protocol.generated import hocket_pb2 as pb
 
 @dataclass(frozen=True)
 class Recorded:
-    """A record and where it stands."""
+    """A record, and the link of the commit that it stands in."""
 
     member: str
-    generation: int
-    step: int
+    link: bytes
     record: pb.MicrobatchRecord
 
 
@@ -42,7 +41,7 @@ class Records:
         """Take the records of a commit in; what they contradict of those that are there."""
         found = []
         for record in commit.records:
-            one = Recorded(member, commit.generation, commit.step, record)
+            one = Recorded(member, commit.link, record)
             self.by_place.setdefault((stage, record.id), []).append(one)
             found += [Conflict(one, other) for other in self._at(stage + 1, record.id) if _conflicts(one, other)]
             found += [Conflict(other, one) for other in self._at(stage - 1, record.id) if _conflicts(other, one)]
@@ -54,5 +53,6 @@ class Records:
 
 def _conflicts(producer: Recorded, consumer: Recorded) -> bool:
     ours, theirs = producer.record, consumer.record
-    same = theirs.sender == producer.member and bool(ours.gradient_in) and ours.gradient_in == theirs.gradient_out
+    counted = bool(ours.frames and theirs.frames)
+    same = counted and theirs.sender == producer.member and bool(ours.gradient_in) and ours.gradient_in == theirs.gradient_out
     return same and ours.output != theirs.input

@@ -18,6 +18,7 @@ from coordinator.children import python_module, run_once
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
 from coordinator.versions import Versions
+from protocol.generated import hocket_pb2 as pb
 from swarm.blocks import BlockStore
 
 logger = logging.getLogger(__name__)
@@ -115,18 +116,17 @@ class Referee:
         config, base = self._core.config, self._base_path(audit)
         if not base.exists():
             self._store.export(self._versions.load(audit.base_cid).stages[audit.stage].cid, base)
-        chain = self._book.chains(audit.round, audit.member).get(audit.generation)
-        commits = chain.commits if chain is not None else []
-        commit = commits[audit.step].SerializeToString().hex() if audit.step < len(commits) else ""
+        drawn = self._book.commit(audit.round, audit.member, bytes.fromhex(audit.link))
+        previous = self._book.commit(audit.round, audit.member, drawn.previous) if drawn is not None else None
         common = {
             "id": audit.id, "kind": audit.kind.value, "stage": audit.stage, "base": str(base), "wire": config.network.wire,
-            "seed": config.run.seed, "commit": commit, "limit_s": JOB_LIMIT_S,
+            "seed": config.run.seed, "commit": _hex(drawn), "limit_s": JOB_LIMIT_S,
         }  # fmt: skip
         if audit.kind is Kind.STEP:
             return {
                 **common, "opening": self._path(audit, Part.STEP), "classes": {"prover": audit.device_class},
                 "weight_decay": config.rounds.weight_decay, "clip_norm": config.rounds.clip_norm,
-                "previous": commits[audit.step - 1].SerializeToString().hex() if 0 < audit.step <= len(commits) else "",
+                "previous": _hex(previous),
             }  # fmt: skip
         outputs = {audit.member: self._path(audit, Part.OUTPUT)}
         classes = {audit.member: audit.device_class}
@@ -163,6 +163,10 @@ class Referee:
             if audit is not None:
                 found.append((audit.id, _ruling(said, audit.member)))
         return found
+
+
+def _hex(commit: pb.StepCommit | None) -> str:
+    return "" if commit is None else commit.SerializeToString().hex()
 
 
 def _ruling(said: dict[str, Any], member: str) -> Ruling:
