@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from common.errors import Code, HocketError
 from coordinator.core import Core, Nonce
+from coordinator.nonce_file import NonceFile
 from coordinator.rate_limits import Buckets, Limits, source
 from coordinator.run import Member
 from protocol.generated import hocket_pb2 as pb
@@ -65,20 +66,23 @@ class Entrance:
         core: the run.
         key: the coordinator's, signs every answer.
         limits: how often one may call.
+        nonce_file: keeps the nonces of all messages over restarts; the journal's are those of messages that changed something.
         wall: the system's clock, by which messages are dated, in seconds since the epoch.
     """
 
     def __init__(
-        self, core: Core, key: MemberKey, *, limits: Limits | None = None, wall: Callable[[], float] = time.time
-    ) -> None:
+        self, core: Core, key: MemberKey, *, limits: Limits | None = None, nonce_file: NonceFile | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         self.core = core
         self.key = key
         self.limits = Limits() if limits is None else limits
         self._wall = wall
+        self.nonce_file = nonce_file
         # Messages that were acted upon before a restart stay refused after it.
-        self.nonces = NonceWindow.from_rows(
-            (bytes.fromhex(public), bytes.fromhex(nonce), time_ms) for public, nonce, time_ms in core.state.nonces
-        )
+        journalled = [(bytes.fromhex(public), bytes.fromhex(nonce), time_ms) for public, nonce, time_ms in core.state.nonces]
+        kept = [*journalled, *(nonce_file.rows() if nonce_file is not None else ())]
+        self.nonces = NonceWindow.from_rows(sorted(kept, key=lambda row: row[2]))
         # Keys cost nothing: those of strangers must not crowd out what is remembered of members.
         self.strangers = NonceWindow()
 
@@ -148,6 +152,8 @@ class Call:
         """SIGNATURE_INVALID for a request that was received before; RATE_LIMITED for one too many of its member."""
         header, entrance = self.header, self._entrance
         entrance.nonces.check(header.public_key, header.nonce, header.time_ms, entrance.now_ms())
+        if entrance.nonce_file is not None:
+            entrance.nonce_file.add((header.public_key, header.nonce, header.time_ms), entrance.now_ms())
         self._wait(entrance.limits.of_member(self.sender, self._method, self._core.clock()), "member")
 
     def fresh_of_stranger(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from coordinator.entrance import Entrance
 from coordinator.journal import Journal
 from coordinator.listening import Listening
 from coordinator.member_list import MemberList
+from coordinator.nonce_file import NonceFile
 from coordinator.peer_addresses import announced_multiaddrs, listen_multiaddr
 from coordinator.pushing import Pushing
 from coordinator.run_config import RunConfig
@@ -99,6 +101,7 @@ class Coordinator:
         clock = SteadyClock(self._journal.last_time())
         self._core = Core(config, self._journal, fold(self._journal), faults, clock, self._key.derive(b"placement"))
         self._provider: pb.PeerAddress | None = None
+        self._nonce_file: NonceFile | None = None
         self._announcing: Announcing | None = None
         self._report_lock = asyncio.Lock()
         self._child = Child(
@@ -154,6 +157,8 @@ class Coordinator:
             if server is not None:
                 await server.stop(STOP_GRACE_S)
             await self._child.stop()
+            if self._nonce_file is not None:
+                self._nonce_file.close()
             self._journal.close()
 
     # ---- start -------------------------------------------------------------------------------------------------------
@@ -176,7 +181,9 @@ class Coordinator:
         core, network = self._core, self._config.network
         calls = concurrent_calls(self._config.membership.max_members)
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls)
-        door = Door(core, Uploads(core, self._state_dir, auditing), Entrance(core, self._key),
+        self._nonce_file = NonceFile(self._state_dir, time.time_ns() // 1_000_000)
+        entrance = Entrance(core, self._key, nonce_file=self._nonce_file)
+        door = Door(core, Uploads(core, self._state_dir, auditing), entrance,
                     lambda: [self._provider] if self._provider else [], auditing, listed=self._listed())  # fmt: skip
         hocket_pb2_grpc.add_CoordinatorServicer_to_server(door, server)
         host = f"[{network.host}]" if ":" in network.host else network.host

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +12,19 @@ from typing import Any
 import grpc
 import pytest
 from door_in_process import HOME, Aborted, Context, House, join_request, stream, within
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from common.errors import Code, HocketError
 from coordinator import door, entrance
 from coordinator.door import first_of
 from coordinator.entrance import MOST_BYTES, PUSHBACK_KEY, address_of
+from coordinator.nonce_file import NonceFile
 from coordinator.rate_limits import Buckets, Limits, Rate
 from protocol import messages
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, PeerKey
+from protocol.messages import WINDOW_MS
 
 ANN, BOB, STRANGER = (MemberKey.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
 ELSEWHERE = "ipv4:45.1.2.3:1"
@@ -126,6 +131,56 @@ def test_an_updates_head_is_checked_before_its_bytes_are_taken(tmp_path: Path, p
         assert not receipt.accepted and receipt.reason and pulled == 0
 
     within(tmp_path, body)
+
+
+def test_no_message_is_taken_twice_over_a_restart(tmp_path: Path, peer_keys: list[PeerKey]) -> None:
+    """A watch too, of which the journal keeps nothing, and within the whole window of its time."""
+
+    async def body(house: House) -> None:
+        await house.ask(ANN, "join", join_request(ANN, peer_keys[0]))
+        sent = [house.signed(ANN, "watch", pb.WatchRequest(), now_ms=int(house.clock.now * 1000) + 50_000) for _ in range(20)]
+        for one in sent:
+            await house.send("watch", one)
+        for _ in range(3):
+            house.clock.now += 30.0
+            house = await house.restarted()
+            for one in sent:
+                assert "received before" in (await house.refused(house.send("watch", one))).detail
+            await house.ask(ANN, "watch", pb.WatchRequest())
+        house.pieces.journal.close()
+
+    within(tmp_path, body)
+
+
+@given(st.lists(st.tuples(st.integers(0, 90_000), st.booleans()), max_size=40))
+@settings(max_examples=60)
+def test_the_nonces_of_three_windows_are_kept_and_the_files_stay_small(steps: list[tuple[int, bool]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, now_ms = Path(name), 10**12
+        file, kept = NonceFile(folder, now_ms), []
+        for number, (pause_ms, restart) in enumerate(steps):
+            now_ms += pause_ms
+            if restart:
+                file.close()
+                file = NonceFile(folder, now_ms)
+            kept.append((ANN.public, number.to_bytes(16, "little"), now_ms))
+            file.add(kept[-1], now_ms)
+        rows = list(file.rows())
+        file.close()
+        assert {row for row in kept if row[2] > now_ms - 3 * WINDOW_MS} <= set(rows) <= set(kept)
+
+
+def test_a_row_of_nonces_that_was_cut_spoils_none_that_follow(tmp_path: Path) -> None:
+    file = NonceFile(tmp_path, 0)
+    file.add((ANN.public, bytes(16), 5), 5)
+    file.close()
+    (path,) = [one for one in tmp_path.iterdir() if one.stat().st_size]
+    with path.open("ab") as stream:
+        stream.write(b"half a row")
+    file = NonceFile(tmp_path, 6)
+    file.add((BOB.public, bytes(16), 7), 7)
+    assert list(file.rows()) == [(ANN.public, bytes(16), 5), (BOB.public, bytes(16), 7)]
+    file.close()
 
 
 def test_a_stream_that_says_nothing_is_ended(tmp_path: Path) -> None:

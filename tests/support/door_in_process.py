@@ -18,6 +18,7 @@ from common.errors import HocketError, error_of_line
 from common.faults import NO_FAULTS
 from coordinator.door import Door
 from coordinator.entrance import Entrance
+from coordinator.nonce_file import NonceFile
 from coordinator.rate_limits import Limits
 from coordinator.uploads import Uploads
 from protocol.generated import hocket_pb2 as pb
@@ -110,7 +111,8 @@ async def _open(folder: Path, clock: Clock, limits: Limits, listed: Callable[[],
     (folder / "state").mkdir(exist_ok=True)
     pieces = await put_together(folder / "state", folder / "run.toml", clock, NO_FAULTS, clock)
     core = pieces.core
-    entrance = Entrance(core, KEY, limits=limits, wall=clock)
+    nonce_file = NonceFile(folder / "state", int(clock.now * 1000))
+    entrance = Entrance(core, KEY, limits=limits, nonce_file=nonce_file, wall=clock)
     uploads = Uploads(core, folder / "state", pieces.auditing)
     return House(folder, pieces, Door(core, uploads, entrance, list, pieces.auditing, listed=listed), clock)
 
