@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from cli.audit_commands import audit_app
 from cli.bench_commands import bench_app
 from cli.checkpoint_commands import checkpoint_app
 from cli.data_commands import codec_app, phonemes, tokenize
@@ -44,6 +45,7 @@ app.command(rich_help_panel="Run")(health)
 app.add_typer(ticket_app, name="ticket", rich_help_panel="Run")
 app.add_typer(members_app, name="members", rich_help_panel="Run")
 app.add_typer(key_app, name="key", rich_help_panel="Run")
+app.add_typer(audit_app, name="audit", rich_help_panel="Run")
 app.command(rich_help_panel="Run")(simulate)
 app.command(rich_help_panel="Run")(soak)
 app.add_typer(checkpoint_app, name="checkpoint", rich_help_panel="Run")

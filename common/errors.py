@@ -48,6 +48,8 @@ class Code(IntEnum):
     AUDIO_CLIPPED = 214
     SCRIPT_MISMATCH = 215
     SUBTITLES_UNREADABLE = 216
+    EVIDENCE_INVALID = 217
+    EVIDENCE_INCOMPLETE = 218
 
     COORDINATOR_UNREACHABLE = 301
     COORDINATOR_KEY_MISMATCH = 302
@@ -164,6 +166,12 @@ ERRORS: dict[Code, ErrorSpec] = {
     ),
     Code.SUBTITLES_UNREADABLE: ErrorSpec(
         "a subtitle file cannot be read", "mend the line named here, or save the file again as SRT or WebVTT in UTF-8", EXIT_INPUT
+    ),
+    Code.EVIDENCE_INVALID: ErrorSpec(
+        "the evidence against a member does not hold", "read what was checked; the member may have to be pardoned", EXIT_INPUT
+    ),
+    Code.EVIDENCE_INCOMPLETE: ErrorSpec(
+        "not all of the evidence against a member could be checked", "give a folder that holds what is missing", EXIT_STATE
     ),
     Code.COORDINATOR_UNREACHABLE: ErrorSpec(
         "the coordinator does not answer", "check the network, and ask its organiser whether the run is up", EXIT_NETWORK

@@ -82,7 +82,7 @@ class Work:
         return output.arrays(), output.gradients or {}
 
 
-def works(config: ModelConfig, n: int, numbers: Iterable[int], *, rows: int = 6, train_steps: int = 8) -> Iterator[Work]:
+def works(config: ModelConfig, n: int, numbers: Iterable[int], *, rows: int = 3, train_steps: int = 6) -> Iterator[Work]:
     """Passes of all stages for the microbatches of these numbers: fresh and trained weights, with and without random masks."""
     quiet = config.model_copy(update={"dropout": 0.0, "cond_dropout": 0.0, "code_corruption": 0.0})
     trainer = ReferenceTrainer(config, n, InnerSettings(seed=SEED), seed=SEED)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opened import CONFIG, LR, SEED, STAGES, Work, about, commits, honest, pass_opening
+from opened_work import CONFIG, LR, SEED, STAGES, Work, about, commits, honest, pass_opening
 
 from protocol.calibration import limits_for, shipped_calibration
 from protocol.generated import hocket_pb2 as pb
@@ -144,9 +144,15 @@ def test_a_gradient_may_go_back_in_the_encoding_that_its_receiver_asked_for(tmp_
     assert verdict["ok"] is False and "int8" in verdict["reason"]
 
 
-def test_a_device_class_that_was_never_measured_is_left_open(tmp_path: Path) -> None:
-    verdicts = referee().judge(pass_job(tmp_path, honest()[1]) | {"classes": {"prover": "abacus"}})["verdicts"]
-    assert verdicts["prover"]["ok"] is None and verdicts["witness"]["ok"]
+def test_a_device_class_that_was_never_measured_is_no_way_out(tmp_path: Path) -> None:
+    work = honest()[1]
+    hidden = work.outputs[10].hidden
+    assert hidden is not None
+    job = pass_job(tmp_path, work, hidden=hidden * np.float32(1.005)) | {"classes": {"prover": "abacus", "witness": "abacus"}}
+    verdicts = referee().judge(job)["verdicts"]
+    assert not verdicts["prover"]["ok"] and verdicts["witness"]["ok"]
+    # Half the precision was measured, and has limits that are wide enough for this.
+    assert referee().judge(job | {"classes": {"prover": "cpu-x86_64-bfloat16"}})["verdicts"]["prover"]["ok"]
 
 
 def test_files_that_do_not_fit_are_their_makers_fault(tmp_path: Path) -> None:

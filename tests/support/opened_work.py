@@ -149,10 +149,10 @@ def pass_opening(work: Work, identifier: int, part: str, wire: str = "fp32", **c
     return opening_tensors(one, groups)
 
 
-def commits(work: Work, wire: str = "fp32") -> tuple[pb.StepCommit, ...]:
-    """The commits of an honest replica: steps 0, 1 and 2, with a record of every microbatch."""
+def commits(work: Work, wire: str = "fp32", *, member: str = "prover", base_cid: str = "base") -> tuple[pb.StepCommit, ...]:
+    """The commits of a replica that did this work: steps 0, 1 and 2, with a record of every microbatch."""
     base = base_of(work)
-    start = ChainStart("run", 3, work.stage.spec.index, "prover", 1, "base")
+    start = ChainStart("run", 3, work.stage.spec.index, member, 1, base_cid)
     made: list[pb.StepCommit] = []
     for step, state in enumerate(work.states):
         weights = {name.removeprefix("weights."): value for name, value in state.items() if name.startswith("weights.")}

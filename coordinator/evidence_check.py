@@ -1,0 +1,253 @@
+"""Checks the evidence against a member again, without believing the coordinator that wrote it. Fetches and computes nothing.
+
+What a document claims falls into three parts: what the members themselves have signed, that the work was drawn and not chosen,
+and what came out when it was computed again. The first two are looked at here; the third takes a referee, whose job is made here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from common.errors import Code, HocketError
+from coordinator.audit_draw import Rates, on_close, on_commit, seed_of
+from coordinator.commit_book import start_of
+from coordinator.evidence import Evidence
+from coordinator.update_proof import update_fault
+from protocol.commitments import link_of
+from protocol.generated import hocket_pb2 as pb
+from protocol.identity import member_id
+from protocol.messages import signed_header
+from protocol.tensor_files import TensorInfo
+
+BY_RECOMPUTATION = ("PASS", "STEP", "WITNESS")
+BY_BYTES = ("CHAIN", "SHAPE", "NOT_FINITE", "NORM", "ZERO")
+
+
+class Outcome(StrEnum):
+    """What became of a check."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    OPEN = "not checked"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: what was looked at, and what came of it."""
+
+    what: str
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass
+class Signed:
+    """What members signed, as the document carries it, by kind.
+
+    Args:
+        commits: with their signers. openings, updates: heads of files, with their signers. others: method and signer.
+    """
+
+    commits: list[tuple[str, pb.StepCommit]] = field(default_factory=list)
+    openings: list[tuple[str, pb.OpeningHead]] = field(default_factory=list)
+    updates: list[tuple[str, pb.SignedHeader, pb.UpdateHead]] = field(default_factory=list)
+    others: list[tuple[str, str]] = field(default_factory=list)
+
+
+def _check(what: str, holds: bool, detail: str = "") -> Check:
+    return Check(what, Outcome.HOLDS if holds else Outcome.FAILS, detail)
+
+
+def open_messages(evidence: Evidence) -> tuple[list[Check], Signed]:
+    """Check every signature, and that every message is of this run and round."""
+    found, checks = Signed(), []
+    for number, text in enumerate(evidence.signed):
+        what = f"signed message {number + 1}"
+        try:
+            signed = pb.Signed.FromString(base64.b64decode(text, validate=True))
+            header = signed_header(signed)
+            if header.run_id != evidence.run_id:
+                raise HocketError(Code.SIGNATURE_INVALID, f"it is of run {header.run_id[:40]!r}")
+            signer = member_id(header.public_key)
+            _file(found, signer, header, signed.payload, evidence)
+        except (HocketError, DecodeError, binascii.Error) as error:
+            checks.append(Check(what, Outcome.FAILS, error.line() if isinstance(error, HocketError) else "it cannot be read"))
+            continue
+        checks.append(Check(what, Outcome.HOLDS, f"{header.method} by {signer[:12]}"))
+    own = {signer for signer, *_ in [*found.commits, *found.openings, *found.updates, *found.others]}
+    if evidence.kind != "NOT_OPENED":
+        checks.append(_check("the accused member signed it", evidence.member in own))
+    return checks, found
+
+
+def _file(found: Signed, signer: str, header: pb.SignedHeader, payload: bytes, evidence: Evidence) -> None:
+    if header.method == "commit":
+        commit = pb.StepCommit.FromString(payload)
+        if commit.link != link_of(commit, start_of(header, commit)):
+            raise HocketError(Code.EVIDENCE_INVALID, f"commit {commit.step} names a link that is not its own")
+        if header.base_cid != evidence.base_cid or commit.round != evidence.round:
+            raise HocketError(Code.EVIDENCE_INVALID, f"commit {commit.step} is of round {commit.round} or of another version")
+        found.commits.append((signer, commit))
+    elif header.method == "submit_opening":
+        found.openings.append((signer, pb.OpeningHead.FromString(payload)))
+    elif header.method == "submit_update":
+        found.updates.append((signer, header, pb.UpdateHead.FromString(payload)))
+    else:
+        found.others.append((header.method, signer))
+
+
+def check_files(evidence: Evidence, signed: Signed, files: Mapping[str, Path]) -> list[Check]:
+    """That the files are there, have the digests named, and that the accused member signed for its own.
+
+    Args:
+        files: by CID, of those that could be had.
+    """
+    promised = {(signer, head.sha256.hex()) for signer, head in signed.openings}
+    promised |= {(signer, head.sha256.hex()) for signer, _, head in signed.updates}
+    checks = []
+    for one in evidence.files:
+        what = f"file {one.part} of {one.member[:12]}"
+        path = files.get(one.cid)
+        if path is None:
+            checks.append(Check(what, Outcome.OPEN, f"{one.cid} is not at hand"))
+            continue
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if digest != one.sha256 or path.stat().st_size != one.size_bytes:
+            checks.append(Check(what, Outcome.FAILS, "it is another file than the one named"))
+        elif one.member == evidence.member:
+            checks.append(_check(what, (one.member, one.sha256) in promised, "its maker signed for it"))
+        else:
+            checks.append(Check(what, Outcome.HOLDS, "it is the file named"))
+    return checks
+
+
+def check_draw(evidence: Evidence, signed: Signed, secret: bytes | None) -> list[Check]:
+    """That the work was drawn: by the secret that was committed to before, from the link that the member had committed to.
+
+    Args:
+        secret: that a later version's manifest reveals; None: not at hand.
+    """
+    drawn = evidence.drawn
+    if drawn is None:
+        return []
+    commit = next((one for _, one in signed.commits if one.link.hex() == drawn.link and one.step == drawn.step), None)
+    checks = [_check("the drawn step is one that was committed to", commit is not None)]
+    if commit is None:
+        return checks
+    if secret is None:
+        return [*checks, Check("the draw", Outcome.OPEN, "no version at hand reveals the secret of this round")]
+    checks.append(
+        _check("the secret is the one committed to", hashlib.sha256(secret).hexdigest() == evidence.audit_commitment)
+    )  # fmt: skip
+    seed = seed_of(secret, bytes.fromhex(drawn.link))
+    rates = Rates(drawn.audited, drawn.microbatches, drawn.steps)
+    identifiers = [record.id for record in commit.records if record.frames]
+    closing = on_close(seed, drawn.step, rates, opened=False)
+    draw = closing if drawn.closing else on_commit(seed, drawn.step, identifiers, rates)
+    asked = draw.step if drawn.microbatch is None else drawn.microbatch in draw.microbatches
+    return [*checks, _check("the draw", asked, draw.reason)]
+
+
+def check_words(
+    evidence: Evidence, signed: Signed, files: Mapping[str, Path], tensors: Sequence[TensorInfo], base_largest: float
+) -> list[Check]:
+    """For what is proved without a recomputation: by what the member signed, and by its update's bytes.
+
+    Args:
+        tensors: of the stage. base_largest: largest magnitude of the base's weights; looked at for NORM alone.
+    """
+    kind = evidence.kind
+    own = [one for signer, one in signed.commits if signer == evidence.member]
+    heads = [(header, head) for signer, header, head in signed.updates if signer == evidence.member]
+    if kind == "FORK":
+        forked = any(
+            (a.generation, a.part, a.step) == (b.generation, b.part, b.step) and a.link != b.link for a in own for b in own
+        )  # fmt: skip
+        return [_check("it signed two different links for one step", forked)]
+    if kind == "STALE_BASE":
+        stale = any(header.base_cid != evidence.base_cid and head.round == evidence.round for header, head in heads)
+        return [_check("it signed an update of this round for another version", stale)]
+    if kind not in BY_BYTES:
+        return []
+    update = next((files[one.cid] for one in evidence.files if one.part == "update" and one.cid in files), None)
+    if update is None or not heads:
+        return [Check("the update's bytes", Outcome.OPEN, "the update is not at hand")]
+    head = heads[0][1]
+    last = next((one for one in own if (one.generation, one.step) == (head.generation, head.chain_step)), None)
+    rates = [one.lr for one in own] if kind in ("NORM", "ZERO") else None
+    fault = update_fault(
+        update, tensors, committed=last.update_digest if last is not None else None,
+        lr_sum=sum(rates) if rates is not None else None, weight_decay=float(evidence.settings.get("weight_decay", 0.0)),
+        base_largest=base_largest,
+    )  # fmt: skip
+    return [_check("the update's bytes", fault is not None and fault.kind == kind, fault.reason if fault else "nothing is wrong")]
+
+
+def referee_job(
+    evidence: Evidence, signed: Signed, files: Mapping[str, Path], base: Path, secret: bytes | None
+) -> dict[str, Any] | None:
+    """What a referee must recompute (see `tts.referee`); None when a file or a commit that it takes is not at hand.
+
+    Raises:
+        HocketError: EVIDENCE_INVALID when the document does not say how the run trains.
+    """
+    paths = {(one.part, one.member): files[one.cid] for one in evidence.files if one.cid in files}
+    commits = {one.step: (signer, one) for signer, one in signed.commits if one.generation == evidence.generation}
+    if evidence.step is None or evidence.step not in commits:
+        return None
+    prover, commit = commits[evidence.step]
+    try:
+        settings = evidence.settings
+        common = {
+            "id": "evidence", "stage": evidence.stage, "base": str(base), "wire": settings["wire"], "seed": settings["seed"],
+            "commit": commit.SerializeToString().hex(),
+        }  # fmt: skip
+        if evidence.kind == "STEP":
+            opening, before = paths.get(("step", prover)), commits.get(evidence.step - 1)
+            if opening is None or before is None:
+                return None
+            return {
+                **common, "kind": "step", "opening": str(opening), "classes": {"prover": evidence.device_class},
+                "weight_decay": settings["weight_decay"], "clip_norm": settings["clip_norm"],
+                "previous": before[1].SerializeToString().hex(),
+            }  # fmt: skip
+    except KeyError as error:
+        raise HocketError(Code.EVIDENCE_INVALID, f"it does not say {error} of the run") from error
+    given = paths.get(("input", prover))
+    made = paths.get(("output" if evidence.kind == "PASS" else "witness", evidence.member))
+    if given is None or made is None or evidence.microbatch is None:
+        return None
+    challenge = seed_of(secret, bytes.fromhex(evidence.drawn.link)).hex() if secret and evidence.drawn else ""
+    return {
+        **common, "kind": "pass", "microbatch_id": evidence.microbatch, "input": str(given), "prover": prover,
+        "outputs": {evidence.member: str(made)}, "classes": {evidence.member: evidence.device_class}, "challenge": challenge,
+    }  # fmt: skip
+
+
+def check_ruling(evidence: Evidence, ruling: Mapping[str, Any]) -> Check:
+    """What a referee's answer says about the accusation."""
+    what = "the recomputation"
+    if "error" in ruling:
+        blamed = ruling.get("fault") == "opening"
+        return Check(what, Outcome.HOLDS if blamed else Outcome.OPEN, str(ruling["error"]))
+    found = ruling.get("verdicts", {}).get(evidence.member, ruling)
+    return _check(what, found["ok"] is False, str(found["reason"]))
+
+
+def undecided(evidence: Evidence) -> list[Check]:
+    """For accusations that rest on the coordinator's word, or on more than the document carries."""
+    if evidence.kind == "NOT_OPENED":
+        return [Check("that it opened nothing", Outcome.OPEN, "silence leaves no trace: this is the coordinator's word")]
+    if evidence.kind == "EQUIVOCATION":
+        return [Check("that it sent something else", Outcome.OPEN, "compare the signed request with the signed records by hand")]
+    return []
