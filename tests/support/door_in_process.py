@@ -118,12 +118,13 @@ async def _open(folder: Path, clock: Clock, limits: Limits, listed: Callable[[],
 
 
 def within(
-    folder: Path, body: Callable[[House], Any], *, membership: str = "", limits: Limits | None = None,
+    folder: Path, body: Callable[[House], Any], *, membership: str = "", audit: str = "", limits: Limits | None = None,
     listed: Callable[[], Mapping[str, str]] = dict,
 ) -> None:  # fmt: skip
-    """Run `body` with a coordinator of its own; `membership`: further lines of that section of the run file."""
+    """Run `body` with a coordinator of its own; `membership`, `audit`: further lines of these sections of the run file."""
     write_run(folder)
-    (folder / "run.toml").write_text(RUN.replace("[membership]\n", f"[membership]\n{membership}\n"))
+    sections = f"[audit]\n{audit}\n[membership]\n{membership}\n"
+    (folder / "run.toml").write_text(RUN.replace("[membership]\n", sections))
 
     async def main() -> None:
         house = await _open(folder, Clock(1_000_000.0), limits or Limits(), listed)

@@ -1,0 +1,279 @@
+"""Audits through the coordinator's own door: what is drawn, opened and compared, and what becomes of members that lie."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from audited_members import LR, Replica, opened_round
+from door_in_process import Aborted, House, within
+from forked_core import KEY
+
+from common.errors import Code
+from coordinator.audit_secret import AuditSecrets
+from coordinator.audit_state import Kind
+from coordinator.evidence import Evidence, read_evidence
+from coordinator.rounds import Phase
+from protocol.generated import hocket_pb2 as pb
+from protocol.identity import member_id
+from protocol.messages import signed_header
+from swarm.blocks import BlockStore
+
+AUDIT = "rate = 1.0\ncanaries = 0.0\nopening_s = 20\nwitness_s = 10"
+
+
+async def first_step(house: House, replicas: list[Replica]) -> tuple[Replica, list[int], pb.CommitReply]:
+    """A replica of stage 0 commits to its first inner step."""
+    prover = replicas[0]
+    identifiers = await prover.lease()
+    await prover.commit(prover.next_commit([]))
+    reply = await prover.commit(prover.next_commit([prover.record(one) for one in identifiers]))
+    return prover, identifiers, reply
+
+
+def evidence_of(house: House, member: str) -> Evidence:
+    """The evidence against a member, its signature checked, and everything that it names at hand."""
+    store = BlockStore(house.folder / "state" / "blocks")
+    record = house.state.audit.quarantined[member]
+    found = read_evidence(store.read_file(record["evidence_cid"]), signer=KEY.public)
+    assert (found.member, found.kind, found.reason) == (member, record["kind"], record["reason"])
+    for file in found.files:
+        assert hashlib.sha256(store.read_file(file.cid)).hexdigest() == file.sha256
+    first = signed_header(pb.Signed.FromString(base64.b64decode(found.signed[0])))
+    assert member_id(first.public_key) == member, "the accused one's own word comes first"
+    return found
+
+
+def test_a_pass_is_drawn_opened_and_recomputed_by_a_witness_of_another_operator(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, identifiers, reply = await first_step(house, replicas := await opened_round(house))
+        (drawn,) = reply.open_microbatches
+        assert drawn in identifiers and not reply.open_step
+        await prover.watch()
+        assert {one.kind for one in prover.view.openings} == {pb.PASS_INPUT, pb.PASS_OUTPUT}
+        secrets = AuditSecrets(KEY, house.state.run_id)
+        assert prover.view.audit_commitment == secrets.commitment(1)
+        for kind in (pb.PASS_INPUT, pb.PASS_OUTPUT):
+            assert (await prover.open(kind, drawn)).accepted and (await prover.open(kind, drawn)).accepted
+        await house.pieces.auditing.loop.step()
+        witness = replicas[1]
+        await witness.watch()
+        (task,) = witness.view.witness
+        assert (task.microbatch_id, task.stage, task.round) == (drawn, 0, 1) and not prover.view.witness
+        BlockStore(house.folder / "state" / "blocks").read_file(task.input_cid)
+        shown = {name: prover.passed(drawn)[name] for name in ("output", "gradient_out")}
+        shown["output"] = {"hidden": shown["output"]["hidden"] * np.float32(1 + 1e-6)}  # other hands, other last bits
+        assert (await witness.open(pb.WITNESS, drawn, groups=shown, audit_id=task.audit_id)).accepted
+        await house.pieces.auditing.loop.step()
+        await house.pieces.auditing.loop.step()
+        (ended,) = house.state.audit.ended
+        assert (ended["outcome"], ended["by"]) == ("passed", witness.id) and ended["statistics"]
+        assert house.state.audit.standing(prover.id).passed == 1
+        assert not list((house.folder / "state/audit/openings").glob("*"))
+        await witness.watch()
+        assert not witness.view.witness
+
+    within(tmp_path, body, audit=AUDIT)
+
+
+def test_a_witness_that_says_otherwise_or_nothing_at_all_leaves_it_to_the_referee(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, _, reply = await first_step(house, replicas := await opened_round(house))
+        (drawn,) = reply.open_microbatches
+        for kind in (pb.PASS_INPUT, pb.PASS_OUTPUT):
+            await prover.open(kind, drawn)
+        loop = house.pieces.auditing.loop
+        await loop.step()
+        (audit,) = house.state.audit.audits.values()
+        assert audit.witness == replicas[1].id
+        zeros = {"output": {"hidden": np.zeros((1, 9, 8), np.float32)}, "gradient_out": {"grad": np.zeros((1, 9, 8), np.float32)}}
+        assert (await replicas[1].open(pb.WITNESS, drawn, groups=zeros, audit_id=audit.id)).accepted
+        await loop.step()
+        assert "disagrees" in audit.escalated and house.state.audit.ended == []
+
+    within(tmp_path, body, audit=AUDIT)
+
+
+def test_no_witness_of_the_same_operator_is_asked(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, _, reply = await first_step(house, await opened_round(house, ("a", "a", "a", "a")))
+        for kind in (pb.PASS_INPUT, pb.PASS_OUTPUT):
+            await prover.open(kind, reply.open_microbatches[0])
+        await house.pieces.auditing.loop.step()
+        (audit,) = house.state.audit.audits.values()
+        assert not audit.witness and "another operator" in audit.escalated
+
+    within(tmp_path, body, audit=AUDIT, membership="per_operator = 4")
+
+
+def test_what_is_opened_must_be_what_was_committed_and_asked_for(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, identifiers, reply = await first_step(house, replicas := await opened_round(house))
+        (drawn,) = reply.open_microbatches
+        other = next(one for one in identifiers if one != drawn)
+        passed = prover.passed(drawn)
+        forged = {"input": {"hidden": passed["input"]["hidden"] + 1}, "gradient_in": passed["gradient_in"]}
+        receipt = await prover.open(pb.PASS_INPUT, drawn, groups=forged)
+        assert not receipt.accepted and "another input" in receipt.reason
+        witness = replicas[1]
+        for refused in (
+            await prover.open(pb.PASS_INPUT, other), await prover.open(pb.STEP, drawn),
+            await prover.open(pb.PASS_INPUT, drawn, step=2), await witness.open(pb.PASS_INPUT, drawn),
+            await witness.open(pb.WITNESS, drawn, audit_id="0" * 24),
+        ):  # fmt: skip
+            assert not refused.accepted and "nobody asked" in refused.reason
+        large = {"input": {"hidden": np.zeros((1, 4096, 4096), np.float32)}}
+        receipt = await prover.open(pb.PASS_INPUT, drawn, groups=large)
+        assert not receipt.accepted and "at most" in receipt.reason
+
+    within(tmp_path, body, audit=AUDIT)
+
+
+def test_a_member_that_is_there_and_does_not_open_is_left_out_and_in_the_end_quarantined(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, _, _ = await first_step(house, replicas := await opened_round(house))
+        loop = house.pieces.auditing.loop
+        for _ in range(12):
+            house.clock.now += 2
+            for one in replicas:
+                await one.watch()
+        await loop.step()
+        (ended,) = house.state.audit.ended
+        assert ended["outcome"] == "not opened" and house.state.audit.standing(prover.id).suspected
+        assert prover.id not in house.state.audit.quarantined
+        await prover.commit(prover.next_commit([prover.record(one) for one in await prover.lease()]))
+        drawn_late = [one for one in house.state.audit.audits.values() if one.kind is Kind.STEP]
+        assert drawn_late, "a suspected member of two steps has its second one opened"
+        for _ in range(12):
+            house.clock.now += 2
+            for one in replicas:
+                await one.watch()
+        await loop.step()
+        assert evidence_of(house, prover.id).kind == "NOT_OPENED"
+
+    within(tmp_path, body, audit=AUDIT, membership="")
+
+
+def test_a_member_that_is_gone_is_not_blamed_for_what_it_did_not_open(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, _, _ = await first_step(house, await opened_round(house))
+        await prover.join()  # its process is a new one
+        await house.pieces.auditing.loop.step()
+        (ended,) = house.state.audit.ended
+        assert ended["outcome"] == "lapsed"
+        standing = house.state.audit.standing(prover.id)
+        assert not standing.suspected and standing.lapses == 1 and standing.passed == 0
+
+    within(tmp_path, body, audit=AUDIT)
+
+
+def test_a_restart_draws_the_same_and_goes_on_with_what_had_come(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, _, reply = await first_step(house, await opened_round(house))
+        (drawn,) = reply.open_microbatches
+        await prover.open(pb.PASS_INPUT, drawn)
+        before = dict(house.state.audit.audits)
+        path = next((house.folder / "state/audit/commits").glob("*/*.commits"))
+        with path.open("ab") as stream:
+            stream.write(b"\x40\x00\x00\x00cut")  # killed while the next one was written
+        after = await house.restarted()
+        assert after.state.audit.audits == before
+        prover.house = after
+        again = await prover.commit(prover.commits[1])
+        assert list(again.open_microbatches) == [drawn]
+        assert (await prover.open(pb.PASS_OUTPUT, drawn)).accepted
+        await prover.commit(prover.next_commit([]))
+        house.pieces = after.pieces
+
+    within(tmp_path, body, audit=AUDIT)
+
+
+async def refused(calling: Any) -> Code:
+    with pytest.raises(Aborted) as caught:
+        await calling
+    return caught.value.error.code
+
+
+def test_commits_that_do_not_go_on_are_refused_and_two_for_one_step_are_proof(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, identifiers, _ = await first_step(house, replicas := await opened_round(house))
+        fresh = await prover.lease()
+        good = prover.next_commit([prover.record(one) for one in fresh])
+
+        def changed(**fields: Any) -> pb.StepCommit:
+            made = pb.StepCommit()
+            made.CopyFrom(good)
+            for name, value in fields.items():
+                setattr(made, name, value)
+            prover.link(made)
+            return made
+
+        twice = prover.next_commit([prover.record(one) for one in identifiers])
+        broken = changed()
+        broken.link = bytes(32)
+        for commit in (
+            changed(step=3), changed(previous=bytes(32)), changed(lr=1.0), changed(lr=float("nan")), changed(frames=7),
+            changed(generation=99), changed(round=2), changed(stage=1), changed(moments_digest=b"short"), twice, broken,
+        ):  # fmt: skip
+            assert await refused(prover.commit(commit)) is Code.COMMIT_REFUSED
+        prover.commits = prover.commits[:2]
+        await prover.commit(good)
+        other = replicas[1]
+        begin = other.next_commit([])
+        begin.update_digest = bytes(32)
+        other.link(begin)
+        assert await refused(other.commit(begin)) is Code.COMMIT_REFUSED  # not the base's weights
+        assert not house.state.audit.quarantined
+        fork = changed(update_digest=hashlib.sha256(b"another").digest())
+        assert await refused(prover.commit(fork)) is Code.QUARANTINED
+        found = evidence_of(house, prover.id)
+        assert found.kind == "FORK" and len(found.signed) == 2
+        assert not house.state.members[prover.id].live and house.state.members[prover.id].stage is None
+        assert await refused(prover.join()) is Code.QUARANTINED
+
+    within(tmp_path, body, audit=AUDIT)
+
+
+LIES = ("none", "CHAIN", "NOT_FINITE", "NORM", "ZERO", "SHAPE", "size", "STALE_BASE", "unchained")
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_the_bytes_of_an_update_prove_is_found_at_the_door(lie: str, tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        replicas = await opened_round(house)
+        member = replicas[2]  # of the last stage
+        good = {name: np.full_like(zero, LR / 2) for name, zero in member.zeros.items()}
+        first = next(iter(good))
+        sent = {
+            "CHAIN": {**good, first: good[first] + np.float32(1e-6)},
+            "NOT_FINITE": {**good, first: good[first] * np.float32("nan")},
+            "NORM": {**good, first: good[first] + np.float32(10)}, "ZERO": {**good, **member.zeros},
+            "SHAPE": {**good, first: good[first].T.copy()},
+        }.get(lie, good)  # fmt: skip
+        await member.commit(member.next_commit([]))
+        moved = good if lie == "CHAIN" else sent
+        await member.commit(member.next_commit([member.record(0)], moved))
+        house.pieces.core.emit("phase", phase=Phase.CLOSING.value, reason="for the test")
+        changes: dict[str, Any] = {
+            "size": {"size_bytes": 1 << 30}, "STALE_BASE": {"base_cid": house.state.dataset["cid"]},
+            "unchained": {"chain_link": b"", "chain_step": 0},
+        }.get(lie, {})  # fmt: skip
+        receipt = await member.submit(sent, **changes)
+        assert receipt.accepted == (lie == "none")
+        if lie in ("none", "unchained"):
+            assert not house.state.audit.quarantined
+            assert receipt.open_step == (lie == "none"), "the last step of a round that is audited for certain"
+            return
+        found = evidence_of(house, member.id)
+        assert found.kind == ("SHAPE" if lie == "size" else lie)
+        assert (1, member.id) not in house.state.updates
+        assert bool(found.files) == (lie not in ("size", "STALE_BASE"))
+        again = await house.restarted()
+        assert again.state.audit.quarantined == house.state.audit.quarantined
+        house.pieces = again.pieces
+
+    within(tmp_path, body, audit=AUDIT)
