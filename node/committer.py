@@ -223,8 +223,8 @@ class Committer:
                 pass  # refused meanwhile, or not wanted any more?
         return await last.commit
 
-    async def saved_link(self) -> bytes:
-        """The link of the newest step, to be saved with its state; waits a little for the coordinator to have it."""
+    async def saved_link(self) -> bytes | None:
+        """The link of the newest step, once the coordinator has it; empty: nothing is recorded, None: it takes too long."""
         recorder = self._recorder
         last = recorder.last() if recorder is not None else None
         if last is None:
@@ -233,7 +233,7 @@ class Committer:
             async with asyncio.timeout(ACKNOWLEDGED_S):
                 await last.acknowledged.wait()
         except TimeoutError:
-            logger.info("step %d is saved before the coordinator has it", last.step)
+            return None
         return bytes((await last.commit).link)
 
     def draw_last(self) -> None:

@@ -87,7 +87,7 @@ def progress_of(
     )
 
 
-async def no_link() -> bytes:
+async def no_link() -> bytes | None:
     """Nothing is committed to."""
     return b""
 
@@ -130,9 +130,14 @@ class ProgressKeeper:
         weights_sha256: str,
         resumed: Sequence[int],
         leases: Sequence[pb.LeaseDone],
-        link: Callable[[], Awaitable[bytes]] = no_link,
+        link: Callable[[], Awaitable[bytes | None]] = no_link,
     ) -> None:
-        """Save, if it is time to. Nothing may be admitted or in flight until this returns; arguments of `progress_of`."""
+        """Save, if it is time to. Nothing may be admitted or in flight until this returns.
+
+        Args:
+            replica, weights_sha256, resumed, leases: of `progress_of`.
+            link: by which the coordinator knows the state; None: it does not yet, and would refuse what goes on from it.
+        """
         now = time.monotonic()
         writing = self._settle(now)
         if self._local.steps_taken == 0 or replica.draining:
@@ -140,9 +145,14 @@ class ProgressKeeper:
         decision = self._plan.decide(now, writing=writing)
         if not decision.save:
             return
-        progress = progress_of(replica, weights_sha256, resumed, leases, await link())
+        found = await link()
+        if found is None:
+            logger.info("inner progress is not saved yet: the coordinator does not have the step")
+            return
+        waited_s = time.monotonic() - now
+        progress = progress_of(replica, weights_sha256, resumed, leases, found)
         try:
-            stall_s = await self._engine.run(Priority.STEP, self._copy, progress)
+            stall_s = waited_s + await self._engine.run(Priority.STEP, self._copy, progress)
         except (HocketError, MemoryError) as error:
             self._failed(now, error)
             return
