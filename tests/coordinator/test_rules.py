@@ -340,3 +340,12 @@ def test_where_nobody_attacks_flower_gets_the_same() -> None:
                 chosen = plan(rule, case["f"], len(rows))
                 assert chosen.rule == rule
                 np.testing.assert_allclose(combine(rows, chosen), case[rule], rtol=1e-6, atol=1e-6, err_msg=rule)
+
+
+def test_golden_pipelines() -> None:
+    """Clip, preparation and rule together; one of the seven updates is a lie."""
+    rows = np.array(GOLDEN["pipeline"]["updates"], np.float32)
+    for rule, prepare, prepared, expected in GOLDEN["pipeline"]["cases"]:
+        found = aggregate_arrays(rows, rule=rule, tolerate=1, prepare=prepare, seed=b"golden")
+        assert (found.plan.rule, found.plan.prepare) == (rule, prepared)
+        np.testing.assert_allclose(found.values, np.array(expected), rtol=1e-5, atol=1e-6, err_msg=f"{prepare} {rule}")
