@@ -14,6 +14,7 @@ import forked_core as child
 import numpy as np
 from google.protobuf.message import Message
 
+from protocol.commitments import ChainStart, link_of, tensors_digest
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, PeerKey
 from protocol.manifest import VersionManifest, read_manifest
@@ -239,10 +240,11 @@ class Member:
         assert self.manifest is not None
         tensors = draw_update(self.key.member_id, self.view.round, self.manifest, entry.stage)
         data = b"".join(bytes(part) for part in file_parts(tensors))
+        link = self.commit(entry, tensors)
         head = pb.UpdateHead(
             round=self.view.round, base_cid=self.view.base_cid, stage=entry.stage, generation=entry.generation,
             size_bytes=len(data), sha256=hashlib.sha256(data).digest(), frames=sum(self.round.microbatches.values()),
-            inner_steps=2,
+            inner_steps=2, chain_link=link, chain_step=1,
             microbatches=[pb.CountedMicrobatch(id=one, frames=frames) for one, frames in self.round.microbatches.items()],
         )  # fmt: skip
         signed = self.signed("submit_update", head, round=head.round, base_cid=head.base_cid, stage=head.stage)
@@ -257,11 +259,31 @@ class Member:
             self.crowd.acknowledged.add((receipt.round, receipt.stage, self.key.member_id, receipt.sha256.hex()))
 
 
+    def commit(self, entry: pb.RosterEntry, tensors: dict[str, np.ndarray]) -> bytes:
+        """Commit to one inner step that leads to an update; the last link."""
+        start = ChainStart(RUN_ID, self.view.round, entry.stage, self.key.member_id, entry.generation, self.view.base_cid)
+        zeros = tensors_digest({name: np.zeros_like(value) for name, value in tensors.items()})
+        link = b""
+        for step, digest in enumerate((zeros, tensors_digest(tensors))):
+            made = pb.StepCommit(
+                round=self.view.round, generation=entry.generation, stage=entry.stage, step=step, previous=link,
+                update_digest=digest, moments_digest=hashlib.sha256(b"moments").digest(),
+            )  # fmt: skip
+            if step:
+                made.lr, made.frames = 0.01, sum(self.round.microbatches.values())
+                for identifier, frames in sorted(self.round.microbatches.items()):
+                    made.records.add(id=identifier, frames=frames)
+            link = made.link = link_of(made, start)
+            signed = self.signed("commit", made, round=made.round, base_cid=self.view.base_cid, stage=made.stage)
+            self.opened("commit", self.link.call("Commit", signed.SerializeToString()), pb.CommitReply)
+        return link
+
+
 def draw_update(member: str, round: int, manifest: VersionManifest, stage: int) -> dict[str, np.ndarray]:
     """The update that a member hands in."""
     seed = int.from_bytes(hashlib.sha256(f"{member}/{round}/{stage}".encode()).digest()[:8], "big")
     draw = np.random.default_rng(seed)
-    return {one.name: (draw.standard_normal(one.shape) * 0.01).astype(np.float32) for one in manifest.stages[stage].tensors}
+    return {one.name: (draw.standard_normal(one.shape) * 0.001).astype(np.float32) for one in manifest.stages[stage].tensors}
 
 
 class Crowd:

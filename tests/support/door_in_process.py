@@ -123,8 +123,8 @@ def within(
 ) -> None:  # fmt: skip
     """Run `body` with a coordinator of its own; `membership`, `audit`: further lines of these sections of the run file."""
     write_run(folder)
-    sections = f"[audit]\n{audit}\n[membership]\n{membership}\n"
-    (folder / "run.toml").write_text(RUN.replace("[membership]\n", sections))
+    text = RUN.replace("[audit]\nrate = 1.0\n", f"[audit]\n{audit}\n").replace("[membership]\n", f"[membership]\n{membership}\n")
+    (folder / "run.toml").write_text(text)
 
     async def main() -> None:
         house = await _open(folder, Clock(1_000_000.0), limits or Limits(), listed)

@@ -41,6 +41,8 @@ replicas_wanted = 2
 gather_s = 30
 deadline_floor_s = 2
 deadline_ceiling_s = 30
+[audit]
+rate = 1.0
 [membership]
 silence_s = 3
 standbys = 1
@@ -94,5 +96,6 @@ def outcome(state_dir: Path, crowd: Crowd) -> dict[str, Any]:
         "next_lease_id": state.next_lease_id,
         "frames": state.frames_counted,
         "lost_updates": sorted(lost),
+        "audits": sorted(state.audit.audits),
         "files": [name for name in files if not name.startswith("journal.sqlite")],
     }

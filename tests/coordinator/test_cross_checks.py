@@ -1,0 +1,131 @@
+"""What two neighbours committed to, compared; a signed request tells who of them lies; what an audit does next."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from audited_members import arrays
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.audit_state import Audit, Kind, Opening, Part
+from coordinator.audits import Do, Facts, Limits, decide
+from coordinator.cross_check import Records
+from coordinator.requests import Exchange, Guilt, read_exchange
+from protocol.generated import hocket_pb2 as pb
+from protocol.identity import MemberKey
+from protocol.messages import make_signed
+from protocol.openings import About, opening_tensors
+from protocol.tensor_files import write_tensors
+from protocol.tensors import digest_of, encode
+
+SENDER, RECEIVER = MemberKey.from_seed(b"s" * 32), MemberKey.from_seed(b"r" * 32)
+IDENTIFIER = 5
+
+
+def named(word: str) -> bytes:
+    return hashlib.sha256(word.encode()).digest()
+
+
+def commit(step: int, **fields: bytes | str | int) -> pb.StepCommit:
+    record = pb.MicrobatchRecord(id=IDENTIFIER, frames=10)
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return pb.StepCommit(step=step, link=named(f"{step} {fields}"), records=[record])
+
+
+def test_only_records_of_one_exchange_contradict_each_other() -> None:
+    def conflicts(*sent: pb.StepCommit, came: pb.StepCommit) -> int:
+        records = Records()
+        found = [records.add(0, "producer", one) for one in sent]
+        return sum(map(len, [*found, records.add(1, "consumer", came)]))
+
+    came = commit(1, sender="producer", input=named("x"), gradient_out=named("g"))
+    honest = commit(1, output=named("x"), gradient_in=named("g"))
+    lie = commit(1, output=named("y"), gradient_in=named("g"))
+    elsewhere = commit(2, output=named("y"), gradient_in=named("h"))  # a retry, that another replica answered
+    uncounted = commit(2, output=named("y"), gradient_in=named("g"), frames=0)
+    assert conflicts(honest, came=came) == conflicts(honest, elsewhere, came=came) == conflicts(uncounted, came=came) == 0
+    assert conflicts(lie, came=came) == conflicts(honest, lie, came=came) == 1
+    # In whatever order they are committed to, and only from the one whom the receiver names.
+    records = Records()
+    assert records.add(1, "consumer", came) == []
+    (found,) = records.add(0, "producer", lie)
+    assert (found.producer.member, found.consumer.member) == ("producer", "consumer")
+    assert records.add(0, "somebody else", lie) == [] and records.add(2, "producer", lie) == []
+
+
+def audit_of(kind: Kind, **changes: object) -> Audit:
+    one = Audit(
+        id="a", kind=kind, member=RECEIVER.member_id, operator="o", device_class="cpu", stage=1, round=2, generation=1, part=0,
+        step=1, microbatch=IDENTIFIER, version=1, base_cid="b", link="00", since=100.0, most_bytes=1 << 20,
+        accused=SENDER.member_id,
+    )  # fmt: skip
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("signer", "stage", "sent", "came", "guilt"),
+    [
+        (SENDER, 1, "other", "real", Guilt.SENDER), (SENDER, 1, "real", "other", Guilt.RECEIVER),
+        (SENDER, 1, "other", "third", Guilt.UNKNOWN), (RECEIVER, 1, "other", "real", Guilt.UNKNOWN),
+        (SENDER, 2, "other", "real", Guilt.UNKNOWN),
+    ],
+)  # fmt: skip
+def test_a_signed_request_says_which_neighbour_signed_something_false(
+    signer: MemberKey, stage: int, sent: str, came: str, guilt: Guilt, tmp_path: Path
+) -> None:
+    heads = [encode("hidden", arrays(1, 1, 4, 8), "fp32").head]
+    payload = pb.TrainStepRequest(round=2, stage=stage, microbatch_id=IDENTIFIER, tensors=heads)
+    signed = make_signed(
+        signer, method="train_step", payload=payload, run_id="r", receiver=RECEIVER.member_id, round=2, stage=stage, now_ms=1
+    )
+    about = About(
+        run_id="r", round=2, base_cid="b", member_id=RECEIVER.member_id, stage=1, stages=3, generation=1, step=1, seed=0,
+        microbatches=(),
+    )  # fmt: skip
+    path = tmp_path / "request.safetensors"
+    shown = {"request": np.frombuffer(signed.SerializeToString(), np.uint8)}
+    write_tensors(path, opening_tensors(about, {}, shown))
+    digests = {"real": digest_of(heads), "other": named("other"), "third": named("third")}
+    exchange = Exchange(digests[sent], digests[came])
+    assert read_exchange(path, audit_of(Kind.REQUEST), exchange).guilt is guilt
+    # A byte of it changed: it says nothing.
+    write_tensors(path, opening_tensors(about, {}, {"request": shown["request"] ^ np.uint8(1)}))
+    assert read_exchange(path, audit_of(Kind.REQUEST), exchange).guilt is Guilt.UNKNOWN
+
+
+FILE = Opening("s", 1, "p", "m", "")
+LIMITS = Limits(60.0, 30.0)
+facts = st.builds(
+    Facts, there=st.booleans(), going_since=st.floats(0, 200), current=st.booleans(),
+    able=st.lists(st.sampled_from("wxyz"), max_size=3), witness_there=st.booleans(), base_kept=st.booleans(),
+)  # fmt: skip
+audits = st.builds(
+    audit_of, st.sampled_from(Kind), files=st.dictionaries(st.sampled_from(Part), st.just(FILE)),
+    witness=st.sampled_from(["", "w"]), asked_at=st.floats(0, 200), escalated=st.sampled_from(["", "why"]), known=st.booleans(),
+    verified=st.booleans(),
+)  # fmt: skip
+
+
+@given(audit=audits, known=facts, now=st.floats(200, 500))
+def test_every_audit_comes_to_an_end_and_nobody_is_blamed_for_being_gone(audit: Audit, known: Facts, now: float) -> None:
+    action = decide(audit, known, now, LIMITS)
+    assert action.reason
+    if action.do is Do.NOT_OPENED:
+        assert known.there and audit.missing and now - max(audit.since, known.going_since) >= LIMITS.opening_s
+    if action.do is Do.WAIT:
+        # Waiting has an end: the same facts, grown older, lead somewhere else.
+        assert 0 < action.look_again_s <= max(LIMITS.opening_s, LIMITS.witness_s) + 200
+        assert decide(audit, known, now + action.look_again_s + 1e-6, LIMITS).do is not Do.WAIT
+    if action.do is Do.ASK:
+        assert action.witness in known.able and known.current and not audit.missing
+        assert not audit.known or audit.verified, "a known answer is known before anybody is asked"
+    if action.do in (Do.COMPARE, Do.REFEREE, Do.ASK, Do.PASS):
+        assert not audit.missing and known.base_kept
+    if action.do is Do.PASS:
+        assert audit.verified
