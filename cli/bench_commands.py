@@ -219,3 +219,16 @@ def attacks(
         seed=seed,
     )
     _show(measure(settings, say=typer.echo), ("row", "bar", "heldout_loss", "over_clean", "diverged"), json_path)
+
+
+@bench_app.command()
+def detection(
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    members: Annotated[int, typer.Option(min=10, help="Cheats in each row.")] = 1000,
+    steps: Annotated[int, typer.Option(min=3, help="Inner steps of a round.")] = 20,
+) -> None:
+    """How soon audits meet fabricated work, by the rate of audits: the coordinator's own draws beside the arithmetic."""
+    from benchmarks.detection import DetectionBench, measure
+
+    result = measure(DetectionBench(members=members, steps=steps), say=typer.echo)
+    _show(result, ("row", "within_5_measured", "within_5_expected", "rounds_to_99_percent", "most_sigmas_apart"), json_path)
