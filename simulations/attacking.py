@@ -36,14 +36,14 @@ from simulations.attack_report import ATTACK_LOG
 from simulations.attacks.base import Attack, UpdateAttack, to_rows, to_tensors
 from simulations.attacks.catalogue import attack_named
 from simulations.attacks.forged_work import Copycat
-from simulations.attacks.impossible import FreeRide, NotFinite
+from simulations.attacks.impossible import FreeRide, Huge, NotFinite
 from simulations.attacks.on_data import DataAttack
 from simulations.attacks.on_passes import FalsePass
 from simulations.attacks.on_submission import Replayed, Sent, SubmissionAttack, changed_head
 from simulations.attacks.on_verification import Equivocation, FalseBlocks, LyingWitness
 from tts.batch import Side, TextBatch
 
-AT_THE_END = (FreeRide, NotFinite)
+AT_THE_END = (FreeRide, Huge, NotFinite)
 """Attacks on the values of the file alone: weights like these could not be trained on."""
 
 
