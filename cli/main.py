@@ -17,6 +17,7 @@ import typer
 
 from cli.audit_commands import audit_app
 from cli.bench_commands import bench_app
+from cli.calibrate_commands import calibrate
 from cli.checkpoint_commands import checkpoint_app
 from cli.data_commands import codec_app, phonemes, tokenize
 from cli.dataset_commands import dataset_app
@@ -55,6 +56,7 @@ app.add_typer(dataset_app, name="dataset", rich_help_panel="Data")
 app.add_typer(codec_app, name="codec", rich_help_panel="Data")
 app.command(rich_help_panel="Measure")(evaluate)
 app.add_typer(model_app, name="model", rich_help_panel="Measure")
+app.command(rich_help_panel="Measure")(calibrate)
 app.add_typer(bench_app, name="bench", rich_help_panel="Measure")
 app.command(rich_help_panel="Measure")(fuzz)
 

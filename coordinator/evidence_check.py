@@ -183,7 +183,7 @@ def check_words(
     if update is None or not heads:
         return [Check("the update's bytes", Outcome.OPEN, "the update is not at hand")]
     head = heads[0][1]
-    last = next((one for one in own if (one.generation, one.step) == (head.generation, head.chain_step)), None)
+    last = next((one for one in own if one.link == head.chain_link), None)
     rates = [one.lr for one in own] if kind in ("NORM", "ZERO") else None
     fault = update_fault(
         update, tensors, committed=last.update_digest if last is not None else None,
@@ -202,10 +202,10 @@ def referee_job(
         HocketError: EVIDENCE_INVALID when the document does not say how the run trains.
     """
     paths = {(one.part, one.member): files[one.cid] for one in evidence.files if one.cid in files}
-    commits = {one.step: (signer, one) for signer, one in signed.commits if one.generation == evidence.generation}
-    if evidence.step is None or evidence.step not in commits:
+    by_link = {one.link.hex(): (signer, one) for signer, one in signed.commits}
+    if evidence.drawn is None or evidence.drawn.link not in by_link:
         return None
-    prover, commit = commits[evidence.step]
+    prover, commit = by_link[evidence.drawn.link]
     try:
         settings = evidence.settings
         common = {
@@ -213,7 +213,7 @@ def referee_job(
             "commit": commit.SerializeToString().hex(),
         }  # fmt: skip
         if evidence.kind == "STEP":
-            opening, before = paths.get(("step", prover)), commits.get(evidence.step - 1)
+            opening, before = paths.get(("step", prover)), by_link.get(commit.previous.hex())
             if opening is None or before is None:
                 return None
             return {
@@ -227,7 +227,7 @@ def referee_job(
     made = paths.get(("output" if evidence.kind == "PASS" else "witness", evidence.member))
     if given is None or made is None or evidence.microbatch is None:
         return None
-    challenge = seed_of(secret, bytes.fromhex(evidence.drawn.link)).hex() if secret and evidence.drawn else ""
+    challenge = seed_of(secret, bytes.fromhex(evidence.drawn.link)).hex() if secret else ""
     return {
         **common, "kind": "pass", "microbatch_id": evidence.microbatch, "input": str(given), "prover": prover,
         "outputs": {evidence.member: str(made)}, "classes": {evidence.member: evidence.device_class}, "challenge": challenge,

@@ -49,7 +49,7 @@ class StepLimits(_Part):
     """
 
     tensor: Positive
-    value: Positive
+    value: Annotated[float, Field(gt=0, lt=8)]
 
 
 class Row(_Part):

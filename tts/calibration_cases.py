@@ -6,6 +6,8 @@ lie changes the result. Both give the same kind of thing, arrays by name, to be 
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -16,13 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from protocol.agreement import Limits, compare, compare_sums
 from tts.batch import Side, TextBatch, collate
 from tts.config import ModelConfig
 from tts.reference import InnerSettings, ReferenceTrainer
-from tts.replay import PassInput, PassOutput, replay_pass
+from tts.replay import PassInput, PassOutput, over_wire, replay_pass
 from tts.stages import Stage, build_stages
 
 SEED = 11
+_OPEN = Limits(math.inf, math.inf, math.inf, math.inf)
 Arrays = dict[str, np.ndarray]
 Gradients = dict[str, Tensor]
 Made = tuple[Arrays, Gradients]
@@ -139,9 +143,12 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _plain_kernels() -> AbstractContextManager[None]:
-    context: AbstractContextManager[None] = torch.backends.mkldnn.flags(enabled=False)
-    return context
+@contextmanager
+def _plain_kernels() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a setting for GPUs that comes along
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 def _half() -> AbstractContextManager[None]:
@@ -308,3 +315,15 @@ def lies(work: Work) -> Iterator[tuple[str, Arrays]]:
         yield "passed back", {"grad": work.inputs.grad}
     if tensors and any(not np.array_equal(work.before[name], array) for name, array in tensors.items()):
         yield "the microbatch before", {name: np.resize(work.before[name], array.shape) for name, array in tensors.items()}
+
+
+def travelled(ours: Arrays, theirs: Arrays, wire: str) -> dict[str, dict[str, float]]:
+    """Statistics of results as they are after a journey, by tensor, of those that `theirs` has."""
+    found = {}
+    for name in theirs:
+        if name == "ce":
+            found[name] = compare_sums(ours[name], theirs[name], math.inf).statistics
+        elif name != "count":
+            own, their = over_wire(ours[name], wire), over_wire(theirs[name], wire)
+            found[name] = compare(own, their, name.encode(), _OPEN).statistics
+    return found
