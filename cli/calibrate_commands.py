@@ -46,12 +46,13 @@ def calibrate(
     if out is not None:
         atomic_write(out, (result.table.model_dump_json(indent=1) + "\n").encode())
     if json_output:
-        print_json(_facts(result))
+        print_json(facts(result))
         return
-    _tell(result)
+    tell(result)
 
 
-def _facts(result: Result) -> dict[str, Any]:
+def facts(result: Result) -> dict[str, Any]:
+    """All of a result, as JSON."""
     measured = result.measured
     return {
         "measured": result.table.measured,
@@ -70,7 +71,8 @@ def _facts(result: Result) -> dict[str, Any]:
     }
 
 
-def _tell(result: Result) -> None:
+def tell(result: Result) -> None:
+    """Print two tables: what was measured, and which lies were found out."""
     typer.echo(f"{result.table.measured}\n")
     typer.echo(f"{'dtypes':<20} {'wire':<5} {'tensor':<7} {'median':>9} {'largest':>9} {'norm':>9} {'project.':>9}")
     for (pair, wire, tensor), seen in result.measured.drift.items():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
-from protocol.calibration import shipped_calibration
-from tts.calibrate import PAIRS, Measured, calibrate, look, within
+from cli.calibrate_commands import facts, tell
+from protocol.calibration import Calibration, shipped_calibration
+from tts.calibrate import PAIRS, Measured, Result, calibrate, look, within
 from tts.calibration_cases import ON_ARRAYS, WITH_WEIGHTS, Work, lies, travelled, ways, works
 from tts.config import preset
 
@@ -46,7 +49,7 @@ def test_lies_are_beyond_the_shipped_limits(passes: list[Work]) -> None:
     assert told >= {*ON_ARRAYS, *WITH_WEIGHTS, "passed through", "passed back"}
 
 
-def test_a_table_is_set_by_what_is_measured(passes: list[Work]) -> None:
+def test_a_table_is_set_by_what_is_measured(passes: list[Work], capsys: pytest.CaptureFixture[str]) -> None:
     measured = Measured()
     for work in passes[1:3]:
         look(work, measured, None)
@@ -57,6 +60,13 @@ def test_a_table_is_set_by_what_is_measured(passes: list[Work]) -> None:
     look(passes[1], measured, shipped_calibration())
     assert sum(count for count, _ in measured.compared.values()) > 0
     assert sum(failed for _, failed in measured.compared.values()) == 0
+    result = Result(shipped_calibration(), measured, 90, 0)
+    tell(result)
+    printed = capsys.readouterr().out
+    assert "0 of 90 honest results" in printed and "sign flip" in printed and "float32/bfloat16" in printed
+    told = json.loads(json.dumps(facts(result)))
+    assert Calibration.model_validate(told["table"]) == shipped_calibration()
+    assert {(one["told"], one["caught"]) for one in told["lies"] if one["lie"] == "sign flip"} == {(1, 1)}
 
 
 def test_too_few_microbatches_are_refused() -> None:
