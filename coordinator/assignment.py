@@ -32,7 +32,7 @@ class Candidate:
         ready: it has loaded the round's base.
         frames_per_s: measured at its present stage while it was computing; None: not known.
         memory_limit_bytes: 0: not limited.
-        lot: drawn for its next place; operator, range: whose it is, and where it calls from; empty: not known, so alone.
+        lot: drawn for it; operator, range: whose it is, and where it calls from; empty: not known, so alone.
     """
 
     member: str

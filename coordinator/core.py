@@ -220,7 +220,7 @@ class Core:
         return [
             Candidate(
                 one.member, one.stage, one.last_stage, one.role, self.state.is_ready(one), self._speed(one),
-                one.info.get("memory_limit_bytes", 0), lot(self._secret, one.member, one.generation),
+                one.info.get("memory_limit_bytes", 0), lot(self._secret, one.member),
                 same_hand(one.operator), address_range(one.address),
             )
             for one in self.state.members.values() if one.live

@@ -109,7 +109,7 @@ def members_json(core: Core) -> dict[str, Any]:
 
 
 def _member_json(state: RunState, member: Member) -> dict[str, Any]:
-    reason, standing = member.reason, "live" if member.live else "lost"
+    reason, standing = member.reason, "lost" if not member.live else "live" if member.stage is not None else "waiting"
     if (record := state.audit.quarantined.get(member.member)) is not None:
         reason, standing = f"{record['reason']}; evidence: {record['evidence_cid']}", "quarantined"
     if member.member in state.admission.bans:

@@ -15,9 +15,12 @@ IPV4_PREFIX = 24
 IPV6_PREFIX = 48
 
 
-def lot(secret: bytes, member: str, generation: int) -> int:
-    """What is drawn for a member's next place: a number of 64 bits that only the holder of `secret` can foresee."""
-    digest = hmac.digest(secret, f"{member}|{generation}".encode(), hashlib.sha256)
+def lot(secret: bytes, member: str) -> int:
+    """What is drawn for a member: a number of 64 bits that only the holder of `secret` can foresee.
+
+    It stays the same, so that nobody gets another place by leaving and joining again.
+    """
+    digest = hmac.digest(secret, member.encode(), hashlib.sha256)
     return int.from_bytes(digest[:8], "big")
 
 

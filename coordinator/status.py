@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from coordinator.assignment import Role
@@ -12,7 +13,9 @@ from coordinator.retention import retained_by
 from coordinator.run import RunState
 
 MAX_ROUNDS = 200
-"""Finished rounds in one answer. Each takes some 2 KB with three stages of two replicas, and a message may have 4 MiB."""
+"""Finished rounds in one answer at most."""
+ROUNDS_BYTES = 2 << 20
+"""Of them together, as a message may have 4 MiB. One round takes some 4 KB with three stages of two replicas."""
 
 
 def bytes_by_kind(processes: dict[str, dict[str, int]]) -> dict[str, int]:
@@ -24,11 +27,12 @@ def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
     """The state of the run for people and scripts; holds nothing secret.
 
     Args:
-        after_round: of the finished rounds, those after this one are told, the first `MAX_ROUNDS` of them. A run may have more
+        after_round: of the finished rounds, those after this one are told, as many of the first as fit. A run may have more
             than one message holds: `rounds_more` says that there are, to be asked for by another call.
     """
     state = core.state
     wanted = [entry for entry in state.rounds if entry["round"] > after_round]
+    told = _that_fit(wanted[:MAX_ROUNDS])
     stages = []
     for stage in range(state.stages):
         replicas = []
@@ -63,8 +67,8 @@ def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
         "target_frames": state.target_frames,
         "frames_total": state.frames_counted,
         "rounds_wanted": core.config.rounds.count,
-        "rounds": wanted[:MAX_ROUNDS],
-        "rounds_more": len(wanted) > MAX_ROUNDS,
+        "rounds": told,
+        "rounds_more": len(wanted) > len(told),
         "duplicates": sum(one["duplicate_microbatches"] for one in state.rounds),
         "dropped": sum(one["dropped_microbatches"] for one in state.rounds),
         "initial_heldout_loss": initial_heldout_loss(state),
@@ -78,6 +82,16 @@ def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
         "quarantined": state.audit.quarantined_json(),
         "recent_events": list(core.recent),
     }
+
+
+def _that_fit(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many of the first rounds as a message holds, and one at least."""
+    room = ROUNDS_BYTES
+    for count, entry in enumerate(rounds):
+        room -= len(json.dumps(entry))
+        if room < 0:
+            return rounds[: max(count, 1)]
+    return rounds
 
 
 def frames_done(core: Core) -> int:

@@ -18,7 +18,7 @@ SECRET = b"of the coordinator"
 
 
 def newcomer(name: str, *, operator: str = "", address: str = "", secret: bytes = SECRET) -> Candidate:
-    return Candidate(name, None, lot=lot(secret, name, 0), operator=same_hand(operator), range=address_range(address))
+    return Candidate(name, None, lot=lot(secret, name), operator=same_hand(operator), range=address_range(address))
 
 
 def settle(candidates: list[Candidate], wanted: Wanted) -> list[Candidate]:

@@ -88,6 +88,8 @@ def test_a_ban_puts_a_member_out_until_it_is_lifted(tmp_path: Path, peer_keys: l
         never = KEYS[5].member_id
         await manage(house, ban=pb.BanMember(member_id=never))
         assert (await house.refused(join(house, 5, peer_keys))).code is Code.BANNED
+        await house.ask(KEYS[1], "watch", pb.WatchRequest())
+        await house.pieces.driver.step()
         told = await manage(house, list=pb.ListMembers())
         assert {one["member"]: one["state"] for one in told["members"]} == {
             name: "banned", KEYS[1].member_id: "live", never: "banned"

@@ -31,7 +31,7 @@ COUNT = 2 * MAX_ROUNDS + 100
 
 
 def core_of(folder: Path) -> Core:
-    """A run whose rounds are over without anybody having trained in them; each takes as much room as one of eight stages."""
+    """A run whose rounds are over without anybody having trained in them; each takes as much room as one of many members."""
     toml = small_run(COUNT)
     core = Core(RunConfig.parse(toml), Journal(folder / "journal.sqlite", NO_FAULTS), RunState(), NO_FAULTS, lambda: 1000.0)
     dataset = {"rows": 6, "frames": 600, "heldout_rows": 6, "cid": "d", "codec": {}, "pinned": []}
@@ -45,7 +45,7 @@ def finish(core: Core, number: int) -> None:
     record = {
         "round": number, "cid": f"base-{number + 1}", "frames": 1, "loss": 1.0, "base_cid": f"base-{number}",
         "heldout_loss": None,
-        "duplicate_microbatches": 0, "dropped_microbatches": 0, "stages": ["x" * 1000] * 8,
+        "duplicate_microbatches": 0, "dropped_microbatches": 0, "stages": ["x" * 4000] * 8,
     }  # fmt: skip
     core.emit("version", version=number, round=number, cid=f"base-{number + 1}", frames=1, record=record)
 
