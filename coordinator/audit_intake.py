@@ -98,8 +98,9 @@ class AuditIntake:
             return f"it is of round {commit.round}; round {state.round} is in phase {state.phase}"
         if header.stage != commit.stage or commit.stage != member.stage or member.role is not Role.REPLICA or not member.live:
             return "it is not of your current assignment"
-        if commit.generation > member.generation or not state.is_ready(member):
-            return "it is of a generation that you do not have, or the base is not reported as loaded"
+        # A chain may begin before the report has come that the base is loaded.
+        if commit.generation > member.generation:
+            return "it is of a generation that you do not have"
         return ""
 
     def _expected(self, commit: pb.StepCommit) -> Expected:

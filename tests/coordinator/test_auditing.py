@@ -192,6 +192,20 @@ def test_a_restart_draws_the_same_and_goes_on_with_what_had_come(tmp_path: Path)
     within(tmp_path, body, audit=AUDIT)
 
 
+def test_a_chain_may_begin_before_the_base_is_reported_as_loaded(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        replicas = [Replica(house, number + 1) for number in range(4)]
+        for one in replicas:
+            await one.join()
+            await house.pieces.driver.step()
+        for one in replicas:
+            one.view = await house.ask(one.key, "watch", pb.WatchRequest())
+            assert one.view.phase == pb.PREPARING
+            await one.commit(one.next_commit([]))
+
+    within(tmp_path, body, audit=AUDIT)
+
+
 async def refused(calling: Any) -> Code:
     with pytest.raises(Aborted) as caught:
         await calling
