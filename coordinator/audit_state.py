@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -175,6 +175,10 @@ class AuditState:
         """Draws of rounds before are over; audits of them go on."""
         self.excluded, self.drawn_steps, self.drawn_ids = {}, set(), set(self.audits)
 
+    def suspect(self, time: float, data: dict[str, Any]) -> None:
+        """A member's work is audited for certain, for a reason that proves nothing."""
+        self.standings[data["member"]] = replace(self.standing(data["member"]), suspected=data["reason"], in_a_row=0)
+
     def quarantine(self, data: dict[str, Any]) -> None:
         """A member is shut out until it is pardoned; what is under way of it ends with it."""
         record = {key: value for key, value in data.items() if key != "report"}
@@ -214,5 +218,6 @@ AUDIT_HANDLERS: dict[str, Callable[[AuditState, float, dict[str, Any]], None]] =
     "audit_asked": AuditState.asked,
     "audit_escalated": AuditState.escalated,
     "audit_verified": AuditState.found_right,
+    "audit_suspected": AuditState.suspect,
     "audit_ended": AuditState.end,
 }

@@ -27,6 +27,8 @@ from swarm.blocks import BlockStore
 
 logger = logging.getLogger(__name__)
 
+MOST_ODDITIES = 16  # of one report
+
 
 class Auditing:
     """Audits of one run.
@@ -75,6 +77,21 @@ class Auditing:
         receipt = await self._files.receive(member, head, signed, chunks)
         self.loop.changed.set()
         return receipt
+
+    def take_oddities(self, member: Member, report: pb.MemberReport) -> None:
+        """What a member found odd in what a neighbour in the pipeline sent it: no proof, but the neighbour's work is audited.
+
+        An accuser that lies has another audited, and nothing more.
+        """
+        state = self._core.state
+        if member.stage is None or (report.round, report.generation) != (state.round, member.generation):
+            return
+        for name in {one.member_id for one in report.oddities[:MOST_ODDITIES]}:
+            known = state.members.get(name)
+            if known is None or known.stage not in (member.stage - 1, member.stage + 1):
+                continue
+            if self._core.config.audit.rate > 0 and not state.audit.standing(name).suspected:
+                self._core.emit("audit_suspected", member=name, reason=f"{member.member[:12]} found odd what it sent")
 
     # ---- views -------------------------------------------------------------------------------------------------------
 

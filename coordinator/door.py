@@ -98,6 +98,7 @@ class Door(hocket_pb2_grpc.CoordinatorServicer):
             member = call.known()
             if watch.HasField("report"):
                 core.take_report(member, watch.report)
+                self._auditing.take_oddities(member, watch.report)
         except HocketError as error:
             await call.refuse(error)
         # A watch that is held says nothing about the member; so it is held for a heartbeat at most.

@@ -390,6 +390,6 @@ _HANDLERS: dict[str, Callable[[RunState, float, dict[str, Any]], None]] = {
 _VISIBLE = frozenset(
     {
         "created", "started", "bootstrap", "joined", "revived", "lost", "left", "banned", "assigned", "ready", "phase", "heldout",
-        "listened", "version", "quarantined", "audit_drawn", "audit_asked",
+        "listened", "version", "quarantined", "audit_asked",
     }
 )  # fmt: skip

@@ -206,6 +206,23 @@ def test_a_chain_may_begin_before_the_base_is_reported_as_loaded(tmp_path: Path)
     within(tmp_path, body, audit=AUDIT)
 
 
+def test_what_a_neighbour_found_odd_has_a_member_audited_and_is_no_fault_of_its(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        replicas = await opened_round(house)
+        accuser, accused, beside = replicas[0], replicas[2], replicas[1]
+        report = pb.MemberReport(round=1, generation=accuser.entry.generation, stage=0)
+        for name in (accused.id, beside.id, "nobody"):
+            report.oddities.add(member_id=name, microbatch_id=1, what="grad", reason="its norm")
+        for _ in range(2):
+            await house.ask(accuser.key, "watch", pb.WatchRequest(report=report))
+        state = house.state.audit
+        assert state.standing(accused.id).suspected and not state.quarantined and not state.excluded
+        assert not state.standing(beside.id).suspected, "it never sends the accuser anything"
+        assert house.pieces.auditing.intake.rates(accused.id).audited == 1.0
+
+    within(tmp_path, body, audit=AUDIT)
+
+
 async def refused(calling: Any) -> Code:
     with pytest.raises(Aborted) as caught:
         await calling
