@@ -14,7 +14,7 @@ def fuzz(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for fuzz.json, states and logs.")],
     messages: Annotated[int, typer.Option("--messages", "-n", min=10, help="Malformed messages, over all targets.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Of the messages: the same ones again.")] = 0,
-    targets: Annotated[str, typer.Option(help="Which targets, separated by commas.")] = "readers,stage,blocks",
+    targets: Annotated[str, typer.Option(help="Which targets, separated by commas.")] = "readers,stage,blocks,door",
     json_output: JsonFlag = False,
 ) -> None:
     """Throw malformed messages at the readers and services, and tell whether they stand it. Exit code 1: they do not."""
@@ -23,7 +23,8 @@ def fuzz(
     from simulations.simulate import run_to_the_end
 
     names = [name.strip() for name in targets.split(",") if name.strip()]
-    report = run_to_the_end(run_fuzz(messages, seed, out, targets=names, say=(lambda line: None) if json_output else typer.echo))
+    say = (lambda line: None) if json_output else typer.echo
+    report = run_to_the_end(run_fuzz(messages, seed, out, targets=names, say=say))
     if json_output:
         print_json(report)
     else:

@@ -39,6 +39,7 @@ from coordinator.run_config import RunConfig
 from coordinator.server_options import SERVER_OPTIONS, concurrent_calls
 from coordinator.start import fold, found
 from coordinator.status import report_json
+from coordinator.unreadable import UnreadableIsEmpty
 from coordinator.uploads import Uploads
 from coordinator.versions import Versions
 from protocol.generated import hocket_pb2 as pb
@@ -180,7 +181,9 @@ class Coordinator:
     def _server(self, certificate: tls.Certificate | None, auditing: Auditing) -> grpc.aio.Server:
         core, network = self._core, self._config.network
         calls = concurrent_calls(self._config.membership.max_members)
-        server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls)
+        server = grpc.aio.server(
+            interceptors=[UnreadableIsEmpty()], options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls
+        )
         self._nonce_file = NonceFile(self._state_dir, time.time_ns() // 1_000_000)
         entrance = Entrance(core, self._key, nonce_file=self._nonce_file)
         door = Door(core, Uploads(core, self._state_dir, auditing), entrance,

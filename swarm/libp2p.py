@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
@@ -96,7 +96,7 @@ class LibP2PCarrier(StreamCarrier):
         listen: Sequence[str] = ("/ip4/127.0.0.1/tcp/0",),
         state_dir: Path,
         options: LibP2POptions | None = None,
-    ) -> LibP2PCarrier:
+    ) -> Self:
         """Start the daemon, connect to bootstrap peers, join the DHT.
 
         Args:

@@ -12,11 +12,12 @@ from typing import Any
 from common.errors import Code, HocketError
 from common.files import atomic_write
 from simulations.hostile.block_target import fuzz_blocks
+from simulations.hostile.door_target import fuzz_door
 from simulations.hostile.readers import fuzz_readers
 from simulations.hostile.stage_target import fuzz_stage
 from simulations.hostile.tally import Tally
 
-SHARES = {"readers": 4, "stage": 3, "blocks": 3}
+SHARES = {"readers": 40, "stage": 25, "blocks": 20, "door": 15}
 
 
 def shares_of(messages: int, targets: Sequence[str]) -> dict[str, int]:
@@ -35,12 +36,14 @@ def shares_of(messages: int, targets: Sequence[str]) -> dict[str, int]:
 
 
 async def run_fuzz(
-    messages: int, seed: int, out: Path, *, targets: Sequence[str] = tuple(SHARES), say: Callable[[str], None] = lambda line: None
-) -> dict[str, Any]:
+    messages: int, seed: int, out: Path, *, targets: Sequence[str] = tuple(SHARES),
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:  # fmt: skip
     """Throw malformed messages at every target and write `out/fuzz.json`.
 
     Args:
-        messages: in all. seed: of all of them. targets: names of `SHARES`. say: is told what is done.
+        messages: in all. seed: of all of them. targets: names of `SHARES`.
+        say: is told what is done.
 
     Returns: the report: `problems` is empty where everything has stood it.
     """
@@ -53,8 +56,10 @@ async def run_fuzz(
                 tallies.append(await asyncio.to_thread(fuzz_readers, share, seed, Path(folder)))
             elif name == "stage":
                 tallies.append(await fuzz_stage(share, seed))
-            else:
+            elif name == "blocks":
                 tallies.append(await fuzz_blocks(share, seed, Path(folder)))
+            else:
+                tallies.append(await fuzz_door(share, seed, Path(folder)))
         say(line_of(tallies[-1]))
     report = {
         "seed": seed,

@@ -78,6 +78,7 @@ def test_the_door(scripted: SimpleNamespace) -> None:
 
     asyncio.run(run())
     assert process.terminate() == 0
+    assert "Traceback" not in process.log.read_text()
 
 
 async def signatures(member: Any, ticket: Any) -> None:
@@ -102,10 +103,25 @@ async def signatures(member: Any, ticket: Any) -> None:
     assert (await refusal(member.stub.Watch(other_run)))[0] is unauthenticated
     garbage = pb.Signed(header=b"\xff\xff\xff", payload=b"", signature=bytes(64))
     assert (await refusal(member.stub.Watch(garbage)))[0] is unauthenticated
+    await no_messages(member)
     no_message = member.sign("watch", b"\xff\xff\xff")
     assert (await refusal(member.stub.Watch(no_message)))[0] is unauthenticated
     too_large = member.sign("watch", bytes(5 << 20))
     assert (await refusal(member.stub.Watch(too_large)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def no_messages(member: Any) -> None:
+    """Bytes that are not even a signed message, alone and in a stream."""
+    watch = member.channel.unary_unary("/hocket.Coordinator/Watch")
+    code, text = await refusal(watch(b"\xff\xff\xff"))
+    assert code is grpc.StatusCode.UNAUTHENTICATED and text.startswith("H308")
+
+    async def stream() -> Any:
+        yield b"\xff\xff\xff"
+
+    submit = member.channel.stream_unary("/hocket.Coordinator/SubmitUpdate")
+    code, text = await refusal(submit(stream()))
+    assert code is grpc.StatusCode.ABORTED and text.startswith("H306")
 
 
 def good_receiver(ticket: Any) -> str:
