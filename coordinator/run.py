@@ -12,6 +12,7 @@ from typing import Any
 from coordinator.admission import Admission
 from coordinator.assignment import Role
 from coordinator.audit_state import AUDIT_HANDLERS, AuditState
+from coordinator.history import History
 from coordinator.journal import Event
 from coordinator.leases import Cursor, Fate, Range
 from coordinator.records import Lease, Member, Update
@@ -74,7 +75,7 @@ class RunState:
 
     audit: AuditState = field(default_factory=AuditState)
 
-    rounds: list[dict[str, Any]] = field(default_factory=list)
+    rounds: History = field(default_factory=History)
     heldout: dict[str, dict[str, Any]] = field(default_factory=dict)
     listened: list[dict[str, Any]] = field(default_factory=list)
     prepare_s: list[float] = field(default_factory=list)
@@ -278,9 +279,7 @@ class RunState:
 
     def _heldout(self, time: float, data: dict[str, Any]) -> None:
         self.heldout[data["base_cid"]] = data
-        for record in self.rounds:
-            if record["cid"] == data["base_cid"]:
-                record["heldout_loss"] = data["loss"]
+        self.rounds.set_heldout_loss(data["base_cid"], data["loss"])
 
     def _listened(self, time: float, data: dict[str, Any]) -> None:
         self.listened.append(data)

@@ -7,6 +7,7 @@ from typing import Any
 
 from coordinator.assignment import Role
 from coordinator.core import Core
+from coordinator.history import SUMMED
 from coordinator.listening import next_choice
 from coordinator.measures import BYTE_KINDS
 from coordinator.retention import retained_by
@@ -31,8 +32,8 @@ def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
             than one message holds: `rounds_more` says that there are, to be asked for by another call.
     """
     state = core.state
-    wanted = [entry for entry in state.rounds if entry["round"] > after_round]
-    told = _that_fit(wanted[:MAX_ROUNDS])
+    wanted, more = state.rounds.after(after_round, MAX_ROUNDS)
+    told = _that_fit(wanted)
     stages = []
     for stage in range(state.stages):
         replicas = []
@@ -68,9 +69,9 @@ def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
         "frames_total": state.frames_counted,
         "rounds_wanted": core.config.rounds.count,
         "rounds": told,
-        "rounds_more": len(wanted) > len(told),
-        "duplicates": sum(one["duplicate_microbatches"] for one in state.rounds),
-        "dropped": sum(one["dropped_microbatches"] for one in state.rounds),
+        "rounds_more": more or len(told) < len(wanted),
+        "duplicates": state.rounds.total("duplicate_microbatches"),
+        "dropped": state.rounds.total("dropped_microbatches"),
         "initial_heldout_loss": initial_heldout_loss(state),
         "listening": next_choice(state, core.config).round,
         **listening_json(state),
@@ -137,12 +138,10 @@ def report_json(core: Core) -> dict[str, Any]:
     state = core.state
     return {
         "run_id": state.run_id,
-        "rounds": [dict(one) for one in state.rounds],
+        "rounds": list(state.rounds),
         "initial_heldout_loss": initial_heldout_loss(state),
         **listening_json(state),
-        "duplicate_microbatches": sum(one["duplicate_microbatches"] for one in state.rounds),
-        "dropped_microbatches": sum(one["dropped_microbatches"] for one in state.rounds),
-        "repeated_rows": sum(one.get("repeated_rows", 0) for one in state.rounds),
+        **{name: state.rounds.total(name) for name in SUMMED},
         "coordinator_restarts": max(state.starts - 1, 0),
         "ipfs": core.ipfs,
         "audits": state.audit.counts_json(),
