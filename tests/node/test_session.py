@@ -36,6 +36,7 @@ class Recording(rpc.CoordinatorServicer):
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.failures: list[grpc.StatusCode] = []
+        self.refusals: list[tuple[grpc.StatusCode, HocketError, tuple[tuple[str, str], ...]]] = []
         self.key = COORDINATOR
         self.receiver = MEMBER.member_id
         self.files: list[bytes] = []
@@ -49,6 +50,9 @@ class Recording(rpc.CoordinatorServicer):
         self.answer_another = False
 
     async def _open(self, signed: pb.Signed, method: str, kind: Any, context: Any) -> Any:
+        if self.refusals:
+            status, error, metadata = self.refusals.pop(0)
+            await context.abort(status, error.line(), metadata)
         if self.failures:
             await context.abort(self.failures.pop(0), "H303 told to fail")
         header, payload = open_signed(
@@ -247,6 +251,29 @@ def test_plain_text_works_on_loopback_and_says_so(tmp_path: Path, caplog: pytest
 
     asyncio.run(main())
     assert "plain text" in caplog.text
+
+
+def test_a_worker_that_calls_too_often_waits_as_long_as_it_is_told(tmp_path: Path) -> None:
+    async def body(door: Door, session: Session) -> None:
+        too_often = HocketError(Code.RATE_LIMITED, "of this member; again in 0.8 s")
+        door.servicer.refusals = [(grpc.StatusCode.RESOURCE_EXHAUSTED, too_often, (("grpc-retry-pushback-ms", "800"),))]
+        begin = asyncio.get_running_loop().time()
+        reply = await session.persist("lease", lambda: session.lease(4, 1))
+        assert reply is not None and reply.lease_id == 4
+        assert asyncio.get_running_loop().time() - begin >= 0.75 * 0.8
+
+    with_door(tmp_path, body)
+
+
+@pytest.mark.parametrize("code", [Code.BANNED, Code.QUARANTINED, Code.INVITATION_REFUSED, Code.JOIN_REFUSED])
+def test_a_worker_that_is_shut_out_ends_with_the_reason(tmp_path: Path, code: Code) -> None:
+    async def body(door: Door, session: Session) -> None:
+        door.servicer.refusals = [(grpc.StatusCode.PERMISSION_DENIED, HocketError(code, "for this"), ())]
+        with pytest.raises(HocketError) as caught:
+            await session.persist("watch", lambda: session.watch(pb.MemberReport(), known_revision=0, wait_s=0.0))
+        assert (caught.value.code, caught.value.detail, caught.value.exit_code) == (code, "for this", 6)
+
+    with_door(tmp_path, body)
 
 
 def test_calls_are_signed_both_ways(tmp_path: Path) -> None:
