@@ -24,9 +24,14 @@ from protocol.generated import hocket_pb2 as pb
 logger = logging.getLogger(__name__)
 
 OPEN_WITHIN_S = 120.0
+AGAIN_S = 20.0
+MOST_TIMES = 5
 LOOK_AGAIN_S = 0.5
 ACKNOWLEDGED_S = 1.0
 LEAVE_S = 3.0
+
+
+Answered = Callable[[], None]
 
 
 @dataclass
@@ -36,7 +41,7 @@ class _Drawn:
     held: HeldStep
     openings: list[tuple[pb.OpeningHead, Callable[[], Tensors]]]
     deadline: float
-    answered: Callable[[], None]
+    answered: Answered
 
 
 class Committer:
@@ -60,7 +65,7 @@ class Committer:
         self._round_tasks: list[asyncio.Task[None]] = []
         self._sending: asyncio.Task[None] | None = None
         self._drawn: asyncio.Queue[_Drawn] = asyncio.Queue()
-        self._asked: set[bytes] = set()
+        self._sent: dict[tuple[int, int, int], tuple[float, int]] = {}  # by kind, step, microbatch: when, and how often
         self._failures: list[BaseException] = []
 
     # ---- a round ----------------------------------------------------------------------------------------------------
@@ -78,7 +83,7 @@ class Committer:
         recorder = Recorder(replica.local, replica.engine, context, previous=previous, part=self._begun[place])
         await recorder.begin()
         self._recorder = replica.recorder = recorder
-        self._asked.clear()
+        self._sent.clear()
         self._witness.open(Stand(replica.local, replica.engine, context))
         self._round_tasks = [self._begin(self._commit_all(recorder)), self._begin(self._witness.run())]
         if self._sending is None:
@@ -167,8 +172,14 @@ class Committer:
         self._event(
             "drawn", round=head.round, stage=head.stage, step=head.step, open_step=step, open_microbatches=microbatches
         )
-        deadline = asyncio.get_running_loop().time() + OPEN_WITHIN_S
-        self._drawn.put_nowait(_Drawn(held, openings, deadline, lambda: recorder.answered(held.step)))
+        self._queue(held, openings, lambda: recorder.answered(held.step))
+
+    def _queue(self, held: HeldStep, openings: list[tuple[pb.OpeningHead, Callable[[], Tensors]]], answered: Answered) -> None:
+        now = asyncio.get_running_loop().time()
+        for head, _ in openings:
+            key = (head.kind, head.step, head.microbatch_id)
+            self._sent[key] = (now, self._sent.get(key, (0.0, 0))[1] + 1)
+        self._drawn.put_nowait(_Drawn(held, openings, now + OPEN_WITHIN_S, answered))
 
     @staticmethod
     def _head(held: HeldStep) -> pb.OpeningHead:
@@ -240,19 +251,21 @@ class Committer:
         """The last step of the round has been drawn."""
         recorder = self._recorder
         last = recorder.last() if recorder is not None else None
-        if recorder is not None and last is not None:
+        if recorder is not None and last is not None and (pb.STEP, last.step, 0) not in self._sent:
             self._draw(recorder, last, True, [])
 
     def asked(self, view: pb.RunView) -> None:
-        """Take up what the coordinator's view asks for, each task once: to open, as far as it is held, and to witness."""
+        """Take up what the coordinator's view asks for: to open, as far as it is held, and to witness."""
         self._witness.asked(view.witness, view.providers)
         recorder = self._recorder
+        if recorder is None:
+            return
+        now = asyncio.get_running_loop().time()
         for task in view.openings:
-            key = task.SerializeToString(deterministic=True)
-            if recorder is None or task.round != recorder.context.round or key in self._asked:
-                continue
-            self._asked.add(key)
-            self._answer(recorder, task)
+            when, times = self._sent.get((task.kind, task.step, task.microbatch_id), (-AGAIN_S, 0))
+            # The view goes on asking until it has come, and what is on its way need not go twice.
+            if task.round == recorder.context.round and now - when >= AGAIN_S and times < MOST_TIMES:
+                self._answer(recorder, task)
 
     def _answer(self, recorder: Recorder, task: pb.OpeningTask) -> None:
         openings: list[tuple[pb.OpeningHead, Callable[[], Tensors]]] = []
@@ -269,10 +282,10 @@ class Committer:
             elif task.kind in (pb.PASS_INPUT, pb.PASS_OUTPUT):
                 openings = [one for one in self._pass_openings(head, held, task.microbatch_id) if one[0].kind == task.kind]
         if not openings or held is None:
+            self._sent[task.kind, task.step, task.microbatch_id] = (0.0, MOST_TIMES)
             logger.warning("%s of step %d is asked for, but it is not held here", pb.OpeningKind.Name(task.kind), task.step)
             return
-        deadline = asyncio.get_running_loop().time() + OPEN_WITHIN_S
-        self._drawn.put_nowait(_Drawn(held, openings, deadline, lambda: None))
+        self._queue(held, openings, lambda: None)
 
 
 def _with(head: pb.OpeningHead, **changes: Any) -> pb.OpeningHead:

@@ -155,7 +155,7 @@ def test_what_is_drawn_is_opened_and_is_what_was_committed(harness: ModuleType, 
         auditor, local = one.auditor, one.node.local
         base = {name: value.copy() for name, value in local.base_arrays().items()}
         auditor.draw = lambda commit: pb.CommitReply(
-            open_step=commit.step == 2,
+            open_step=commit.step >= 2,
             open_microbatches=[record.id for record in commit.records[1:2] if commit.step == 1],
         )
         auditor.draw_last = True
@@ -169,13 +169,18 @@ def test_what_is_drawn_is_opened_and_is_what_was_committed(harness: ModuleType, 
         assert tensors_digest(read_tensors(update)) == commits[3].update_digest
         kinds = [(head.kind, head.step) for head, _ in auditor.openings]
         assert kinds == [(pb.PASS_INPUT, 1), (pb.PASS_OUTPUT, 1), (pb.STEP, 2), (pb.STEP, 3)]
+        # What has just been sent is not sent again for a view that was made before it came; what was not is.
+        tasks = [pb.OpeningTask(kind=pb.STEP, round=1, step=3), pb.OpeningTask(kind=pb.REQUEST, round=1, microbatch_id=1)]
+        one.committer.asked(pb.RunView(openings=tasks))
+        await auditor.opened(5)
+        assert auditor.openings[4][0].kind == pb.REQUEST
         record = commits[1].records[1]
         inner = {"input": True, "gradient_in": stage == 0, "output": False, "gradient_out": False}
         outer = {"input": False, "gradient_in": False, "output": True, "gradient_out": stage == 1}
         for (head, tensors), groups in zip(auditor.openings[:2], (inner, outer), strict=True):
             assert head.microbatch_id == record.id
             assert pass_misfit(read_pass(tensors), record, groups) == ""
-        for head, tensors in auditor.openings[2:]:
+        for head, tensors in auditor.openings[2:4]:
             opened = read_step(tensors)
             assert step_misfit(opened, base, commits[head.step - 1], commits[head.step], is_last=stage == 1) == ""
             settings = one.node.context.settings
