@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from common.errors import HocketError
@@ -23,7 +24,7 @@ from coordinator.referee import Finding, Referee, Ruling
 from coordinator.requests import Guilt, read_exchange
 from coordinator.run import Member
 from protocol.agreement import Agreement
-from protocol.calibration import limits_for
+from protocol.calibration import read_calibration, shipped_calibration
 from protocol.opening_checks import compare_passes, gradient_wire
 from protocol.openings import read_pass
 from protocol.tensor_files import read_tensors
@@ -51,6 +52,8 @@ class AuditLoop:
         self._secrets = secrets
         self._files = files
         self._referee = referee
+        own_table = core.config.audit.calibration
+        self._table = read_calibration(Path(own_table)) if own_table else shipped_calibration()
         self._accuser = accuser
         self._store = store
         self._tried: Counter[str] = Counter()
@@ -153,8 +156,8 @@ class AuditLoop:
         try:
             theirs = read_pass(read_tensors(self._files.path(audit, Part.OUTPUT)))
             ours = read_pass(read_tensors(self._files.path(audit, Part.WITNESS)))
-            row = limits_for(witness_class, audit.device_class, wire)
-            back = limits_for(witness_class, audit.device_class, gradient_wire(theirs.about, wire))
+            row = self._table.row_for(witness_class, audit.device_class, wire)
+            back = self._table.row_for(witness_class, audit.device_class, gradient_wire(theirs.about, wire))
             return compare_passes(ours, theirs, self._seed(audit), row, back)
         except HocketError as error:
             return Agreement(False, error.line())

@@ -85,7 +85,10 @@ class Referee:
             return rulings
         config, orders, output = self._folder / "model.json", self._folder / "jobs.json", self._folder / "rulings.jsonl"
         atomic_write(config, json.dumps(self._core.state.model_config).encode())
-        order = {"config": str(config), "stages": self._core.state.stages, "calibration": "", "jobs": jobs}
+        order = {
+            "config": str(config), "stages": self._core.state.stages, "jobs": jobs,
+            "calibration": self._core.config.audit.calibration,
+        }  # fmt: skip
         atomic_write(orders, json.dumps(order).encode())
         discard(output)
         try:

@@ -124,6 +124,7 @@ class AuditSection(_Section):
     canaries: float = Field(default=0.1, ge=0, le=1)           # passes with a known answer, of those that witnesses are asked for
     opening_s: Seconds = 60.0                                  # in which a live member shows what was drawn
     witness_s: Seconds = 60.0                                  # in which a witness answers
+    calibration: str = ""                                      # file of `hocket calibrate`: how far honest results lie apart
 
 
 class MembershipSection(_Section):
