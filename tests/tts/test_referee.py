@@ -148,7 +148,7 @@ def test_a_device_class_that_was_never_measured_is_no_way_out(tmp_path: Path) ->
     work = honest()[1]
     hidden = work.outputs[10].hidden
     assert hidden is not None
-    job = pass_job(tmp_path, work, hidden=hidden * np.float32(1.005)) | {"classes": {"prover": "abacus", "witness": "abacus"}}
+    job = pass_job(tmp_path, work, hidden=hidden * np.float32(1.002)) | {"classes": {"prover": "abacus", "witness": "abacus"}}
     verdicts = referee().judge(job)["verdicts"]
     assert not verdicts["prover"]["ok"] and verdicts["witness"]["ok"]
     # Half the precision was measured, and has limits that are wide enough for this.
