@@ -173,7 +173,8 @@ async def fuzz_door(messages: int, seed: int, folder: Path, show: Callable[[int]
         asking = asyncio.create_task(_ask(rpc.CoordinatorStub(channel), tally))
         try:
             with faults_in_logs(tally):
-                await in_turn(messages, AT_ONCE, storm.one)
+                async with storm.half_open():
+                    await in_turn(messages, AT_ONCE, storm.one)
             show(messages)
         finally:
             asking.cancel()
