@@ -209,8 +209,8 @@ class AuditIntake:
     def head_fault(self, member: Member, head: pb.UpdateHead) -> str:
         """Why an update does not end what its member committed to; empty: it does."""
         chain = self._book.chains(head.round, member.member).get((head.generation, head.chain_part))
-        if chain is None and not head.chain_link and self._core.config.audit.rate <= 0:
-            return ""
+        if not head.chain_link and self._core.config.audit.rate <= 0:
+            return ""  # where nobody is audited, commits are not asked for
         return end_fault(chain, head.chain_link, head.chain_step)
 
     def tasks(self, member: str) -> list[pb.OpeningTask]:

@@ -120,7 +120,7 @@ class Auditing:
         assert manifest is not None
         base, tensors = state.base_cid, tensor_infos(manifest.stages[head.stage])
         chains = self._book.chains(head.round, member.member)
-        chain = chains.get((head.generation, head.chain_part))
+        chain = chains.get((head.generation, head.chain_part)) if head.chain_link else None
         rates = [one.lr for each in chains.values() for one in each.commits]
 
         def look() -> Fault | None:

@@ -118,7 +118,7 @@ class AuditSection(_Section):
     later step by a referee. Of a new member the first `new_rounds` rounds are audited for certain.
     """
 
-    rate: float = Field(default=0.0, ge=0, le=1)
+    rate: float = Field(default=0.5, ge=0, le=1)
     new_rounds: int = Field(default=2, ge=0, le=1000)
     microbatches: int = Field(default=1, gt=0, le=64)
     canaries: float = Field(default=0.1, ge=0, le=1)           # passes with a known answer, of those that witnesses are asked for

@@ -134,6 +134,9 @@ def run_file(settings: SimulationSettings, manifest: Path, host: str = "") -> st
         "previews": {"every": 0},
         "network": {"wire": settings.wire},
     }
+    if not settings.plan.attacker:
+        # The machine is for what the run is about: audits are for plans with something to be found, or that ask for them.
+        tables["audit"] = {"rate": 0.0}
     if settings.standbys:
         tables["membership"] = {"standbys": settings.standbys}
     if host:

@@ -67,6 +67,8 @@ evaluate = {evaluate}
 [aggregation]
 rule = "trimmed_mean"
 tolerate = 1
+[audit]
+rate = 0
 [membership]
 silence_s = {silence}
 [previews]

@@ -13,6 +13,8 @@ preset = "test"
 stages = 2
 [data]
 manifest = "d"
+[audit]
+rate = 0
 [rounds]
 count = {count}
 frames_per_inner_step = 300
