@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import node.commitments
 import node.feeder
@@ -114,8 +115,6 @@ class FalseStage(LocalStage):
         return norm
 
     def _move(self, before: Mapping[str, np.ndarray], by: Mapping[str, np.ndarray]) -> None:
-        import torch
-
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(torch.from_numpy((before[name] - by[name]).astype(np.float32)))
