@@ -16,7 +16,7 @@ from coordinator.audit_rates import rates_of
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_sizes import most_bytes
 from coordinator.audit_state import Audit, Kind, Part
-from coordinator.chains import Expected, Take, end_fault, judge, key_of
+from coordinator.chains import Expected, Key, Take, end_fault, judge, key_of
 from coordinator.commit_book import CommitBook, start_of
 from coordinator.core import Core
 from coordinator.cross_check import Conflict, Records
@@ -58,6 +58,10 @@ class AuditIntake:
                     member = state.members.get(name)
                     if member is not None and chain.start.base_cid == state.base_cid:
                         self._draw(member, commit)
+        for (_, name), update in list(state.updates.items()):
+            parts = [part for generation, part in self._book.chains(state.round, name) if generation == update.generation]
+            if parts and name in state.members:
+                self._close(state.members[name], state.round, (update.generation, max(parts)))
 
     # ---- commits -----------------------------------------------------------------------------------------------------
 
@@ -148,13 +152,15 @@ class AuditIntake:
 
     def closing_draw(self, member: Member, head: pb.UpdateHead) -> bool:
         """Whether the last step of an update that is on disk is to be opened."""
-        key = (head.generation, head.chain_part)
-        chain = self._book.chains(head.round, member.member).get(key)
+        return self._close(member, head.round, (head.generation, head.chain_part))
+
+    def _close(self, member: Member, round: int, key: Key) -> bool:
+        chain = self._book.chains(round, member.member).get(key)
         if chain is None:
             return False
-        mine = [one for one in self._core.state.audit.drawn_steps if one[:4] == (member.member, head.round, *key)]
-        rates, seed = self.rates(member.member), seed_of(self._secrets.secret(head.round), chain.last.link)
-        again = (member.member, head.round, *key, chain.last.link.hex()) in mine
+        mine = [one for one in self._core.state.audit.drawn_steps if one[:4] == (member.member, round, *key)]
+        rates, seed = self.rates(member.member), seed_of(self._secrets.secret(round), chain.last.link)
+        again = (member.member, round, *key, chain.last.link.hex()) in mine
         draw = on_close(seed, chain.last.step, rates, opened=bool(mine) and not again)
         if draw.step and not again:
             self._begin(Kind.STEP, member, chain.last, seed, rates, closing=True)

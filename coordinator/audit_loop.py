@@ -58,21 +58,43 @@ class AuditLoop:
         self._store = store
         self._tried: Counter[str] = Counter()
         self.changed = asyncio.Event()
+        self._ruling: asyncio.Task[None] | None = None
+        self._quiet = asyncio.Event()
 
     async def run(self) -> None:
         """Until cancelled. HocketError for a fault that only a person can mend."""
         tick_s = self._core.config.membership.silence_s / 4
-        while True:
-            self.changed.clear()
-            wait_s = await self.step()
-            try:
-                async with asyncio.timeout(min(wait_s, tick_s)):
-                    await self.changed.wait()
-            except TimeoutError:
-                continue
+        try:
+            while True:
+                self.changed.clear()
+                wait_s = await self.step()
+                if not self._core.state.audit.audits:
+                    self._quiet.set()
+                try:
+                    async with asyncio.timeout(min(wait_s, tick_s)):
+                        await self.changed.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            if self._ruling is not None:
+                self._ruling.cancel()
+                await asyncio.gather(self._ruling, return_exceptions=True)
+
+    async def settled(self, limit_s: float) -> None:
+        """Wait until the audits that are under way have ended, at most `limit_s`; what has not is left for the next start."""
+        self._quiet.clear()
+        self.changed.set()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._quiet.wait()
+        except TimeoutError:
+            logger.warning("%d audits have not ended within %.0f s", len(self._core.state.audit.audits), limit_s)
 
     async def step(self) -> float:
         """Do what can be done; how long nothing will change by itself, in seconds."""
+        if self._ruling is not None and self._ruling.done():
+            ended, self._ruling = self._ruling, None
+            ended.result()
         look_again_s = float("inf")
         recompute: list[Audit] = []
         for audit in list(self._core.state.audit.audits.values()):
@@ -84,9 +106,10 @@ class AuditLoop:
             else:
                 await self._act(audit, action)
                 look_again_s = 0.0
-        if recompute:
-            await self._recompute(recompute[:MOST_AT_ONCE])
-            look_again_s = 0.0
+        if recompute and self._ruling is None:
+            # Beside what else there is to do: the referee takes its time.
+            self._ruling = asyncio.create_task(self._recompute(recompute[:MOST_AT_ONCE]))
+            self._ruling.add_done_callback(lambda _: self.changed.set())
         return max(look_again_s, 0.01)
 
     # ---- what is known -----------------------------------------------------------------------------------------------
@@ -191,6 +214,8 @@ class AuditLoop:
     async def _recompute(self, audits: Sequence[Audit]) -> None:
         rulings = await self._referee.rule(audits)
         for audit in audits:
+            if audit.id not in self._core.state.audit.audits:
+                continue  # it ended meanwhile
             ruling = rulings.get(audit.id)
             if ruling is not None:
                 await self._ruled(audit, ruling)
@@ -257,6 +282,8 @@ class AuditLoop:
         Args:
             also: what it says of others: (member, outcome, reason).
         """
+        if audit.id not in self._core.state.audit.audits:
+            return
         decided = by and audit.kind is not Kind.REQUEST and outcome in (Outcome.PASSED, Outcome.FAILED, Outcome.UNRESOLVED)
         self._core.emit(
             "audit_ended", id=audit.id, outcome=outcome.value, reason=reason, by=by,

@@ -161,6 +161,7 @@ class Driver:
             close_limit_s=self._limit(state.close_s, OPEN_SLACK)[0],
             evaluate_limit_s=rounds.deadline_ceiling_s,
             aggregated=state.aggregated,
+            audits_open=sum(not one.missing for one in state.audit.audits.values()),
         )
 
     def _enter(self, decision: Decision) -> None:

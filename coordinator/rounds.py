@@ -45,6 +45,7 @@ class Facts:
         covered_since: since when every stage has a live replica; None: one has none.
         versions_left: versions still to be made; 0: only the last evaluation is left.
         base_evaluated: the held-out loss of the base is known, or none is wanted.
+        audits_open: audits for which everything has come that members have to show.
         planned_rows, target_rows: rows leased and not given back, and rows wanted, of this round.
         leases_outstanding: leases of this round that are not finished.
         frames_done: frames counted in this round so far.
@@ -68,6 +69,7 @@ class Facts:
     close_limit_s: float
     evaluate_limit_s: float
     aggregated: bool = False
+    audits_open: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,13 @@ def _preparing(facts: Facts, now: float) -> Decision:
 
 
 def _evaluating(facts: Facts, now: float) -> Decision:
-    if facts.base_evaluated:
+    if facts.base_evaluated and not facts.audits_open:
         return Decision(Phase.FINISHED, "the last version is published and evaluated")
     until = facts.since + facts.evaluate_limit_s
+    if facts.base_evaluated:
+        if now >= until:
+            return Decision(Phase.FINISHED, f"{facts.audits_open} audits have not ended within {facts.evaluate_limit_s:.0f} s")
+        return Decision(None, "the last audits are being recomputed", wake_at=until)
     if now >= until:
         return Decision(Phase.FINISHED, f"the last version is published, but not evaluated within {facts.evaluate_limit_s:.0f} s")
     return Decision(None, "the last version is being evaluated", wake_at=until)

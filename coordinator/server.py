@@ -51,6 +51,7 @@ from swarm.blocks import BlockStore
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 1.0
+SETTLE_S = 300.0        # in which audits that are under way at the end of a run may come to their end
 TOKEN_VARIABLE = "HOCKET_PINNING_TOKEN"
 
 
@@ -149,7 +150,8 @@ class Coordinator:
             if pushing is not None:
                 tasks.append(asyncio.create_task(pushing.run(), name="pushing"))
             if exit_when_finished:
-                tasks.append(asyncio.create_task(self._stop_when_finished(driver, listening, stop, linger_s), name="end"))
+                end = self._stop_when_finished(driver, listening, auditing, stop, linger_s)
+                tasks.append(asyncio.create_task(end, name="end"))
             await self._until(stop, tasks)
         finally:
             for task in tasks:
@@ -243,9 +245,12 @@ class Coordinator:
         finally:
             stopped.cancel()
 
-    async def _stop_when_finished(self, driver: Driver, listening: Listening, stop: asyncio.Event, linger_s: float) -> None:
+    async def _stop_when_finished(
+        self, driver: Driver, listening: Listening, auditing: Auditing, stop: asyncio.Event, linger_s: float
+    ) -> None:
         await driver.finished.wait()
         await listening.caught_up()
+        await auditing.loop.settled(SETTLE_S)
         logger.info("the run is finished; serving for %.0f s more", linger_s)
         # Members fetch the last version meanwhile; a signal ends the wait.
         await asyncio.sleep(linger_s)
