@@ -14,7 +14,10 @@ def fuzz(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for fuzz.json, states and logs.")],
     messages: Annotated[int, typer.Option("--messages", "-n", min=10, help="Malformed messages, over all targets.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Of the messages: the same ones again.")] = 0,
-    targets: Annotated[str, typer.Option(help="Which targets, separated by commas.")] = "readers,stage,blocks,door",
+    targets: Annotated[str, typer.Option(help="Which targets, separated by commas.")] = "readers,stage,blocks,door,processes",
+    data: Annotated[
+        Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Throw malformed messages at the readers and services, and tell whether they stand it. Exit code 1: they do not."""
@@ -24,7 +27,7 @@ def fuzz(
 
     names = [name.strip() for name in targets.split(",") if name.strip()]
     say = (lambda line: None) if json_output else typer.echo
-    report = run_to_the_end(run_fuzz(messages, seed, out, targets=names, say=say))
+    report = run_to_the_end(run_fuzz(messages, seed, out, targets=names, data=data, say=say))
     if json_output:
         print_json(report)
     else:

@@ -13,11 +13,12 @@ from common.errors import Code, HocketError
 from common.files import atomic_write
 from simulations.hostile.block_target import fuzz_blocks
 from simulations.hostile.door_target import fuzz_door
+from simulations.hostile.process_target import fuzz_processes
 from simulations.hostile.readers import fuzz_readers
 from simulations.hostile.stage_target import fuzz_stage
 from simulations.hostile.tally import Tally
 
-SHARES = {"readers": 40, "stage": 25, "blocks": 20, "door": 15}
+SHARES = {"readers": 40, "stage": 25, "blocks": 20, "door": 12, "processes": 3}
 
 
 def shares_of(messages: int, targets: Sequence[str]) -> dict[str, int]:
@@ -36,13 +37,14 @@ def shares_of(messages: int, targets: Sequence[str]) -> dict[str, int]:
 
 
 async def run_fuzz(
-    messages: int, seed: int, out: Path, *, targets: Sequence[str] = tuple(SHARES),
+    messages: int, seed: int, out: Path, *, targets: Sequence[str] = tuple(SHARES), data: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Throw malformed messages at every target and write `out/fuzz.json`.
 
     Args:
         messages: in all. seed: of all of them. targets: names of `SHARES`.
+        data: for the run of processes, made by `hocket tokenize`; None: the shipped corpus is tokenised.
         say: is told what is done.
 
     Returns: the report: `problems` is empty where everything has stood it.
@@ -58,8 +60,10 @@ async def run_fuzz(
                 tallies.append(await fuzz_stage(share, seed))
             elif name == "blocks":
                 tallies.append(await fuzz_blocks(share, seed, Path(folder)))
-            else:
+            elif name == "door":
                 tallies.append(await fuzz_door(share, seed, Path(folder)))
+            else:
+                tallies.append(await fuzz_processes(share, seed, out, data=data, say=say))
         say(line_of(tallies[-1]))
     report = {
         "seed": seed,
