@@ -136,10 +136,6 @@ def _blocks() -> list[Reader]:
         cid = content.block_cid(content.DAG_PB, data)
         return content.links(cid, data), content.file_size(cid, data)
 
-    def read_tree(data: bytes) -> object:
-        cid = content.block_cid(content.DAG_PB, data)
-        return b"".join(content.read_file(cid, {**store, cid: data}.__getitem__, max_bytes=1 << 20))
-
     car = b"".join(write_car(root, store.__getitem__))
 
     def read_car(data: bytes) -> object:
