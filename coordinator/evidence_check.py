@@ -21,7 +21,7 @@ from common.errors import Code, HocketError
 from coordinator.audit_draw import Rates, on_close, on_commit, seed_of
 from coordinator.commit_book import start_of
 from coordinator.evidence import Evidence
-from coordinator.update_proof import update_fault
+from coordinator.update_proof import size_fault, update_fault
 from protocol.commitments import link_of
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import member_id
@@ -180,9 +180,12 @@ def check_words(
     if kind not in BY_BYTES:
         return []
     update = next((files[one.cid] for one in evidence.files if one.part == "update" and one.cid in files), None)
-    if update is None or not heads:
-        return [Check("the update's bytes", Outcome.OPEN, "the update is not at hand")]
+    if not heads:
+        return [Check("the update's bytes", Outcome.OPEN, "the document has no head of an update")]
     head = heads[0][1]
+    if update is None:
+        told = size_fault(head, tensors) if kind == "SHAPE" else ""
+        return [Check("the update's bytes", Outcome.HOLDS if told else Outcome.OPEN, told or "the update is not at hand")]
     last = next((one for one in own if one.link == head.chain_link), None)
     rates = [one.lr for one in own] if kind in ("NORM", "ZERO") else None
     fault = update_fault(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from common.errors import Code
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Kind
 from coordinator.evidence import Evidence, read_evidence
+from coordinator.evidence_check import Outcome
 from coordinator.rounds import Phase
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import member_id
 from protocol.messages import signed_header
+from simulations.audit_check import Found, verify_evidence
 from swarm.blocks import BlockStore
 
 AUDIT = "rate = 1.0\ncanaries = 0.0\nopening_s = 20\nwitness_s = 10"
@@ -36,7 +39,7 @@ async def first_step(house: House, replicas: list[Replica]) -> tuple[Replica, li
 
 
 def evidence_of(house: House, member: str) -> Evidence:
-    """The evidence against a member, its signature checked, and everything that it names at hand."""
+    """The evidence against a member, its signature checked, everything that it names at hand, and found to hold offline."""
     store = BlockStore(house.folder / "state" / "blocks")
     record = house.state.audit.quarantined[member]
     found = read_evidence(store.read_file(record["evidence_cid"]), signer=KEY.public)
@@ -45,6 +48,11 @@ def evidence_of(house: House, member: str) -> Evidence:
         assert hashlib.sha256(store.read_file(file.cid)).hexdigest() == file.sha256
     first = signed_header(pb.Signed.FromString(base64.b64decode(found.signed[0])))
     assert member_id(first.public_key) == member, "the accused one's own word comes first"
+    with TemporaryDirectory() as scratch:
+        checks = verify_evidence(Found(found, KEY.member_id), house.folder / "state", Path(scratch), ask=None)
+    unproved = [one for one in checks if one.outcome is not Outcome.HOLDS]
+    assert not unproved or found.kind == "NOT_OPENED", unproved
+    assert not [one for one in unproved if one.outcome is Outcome.FAILS]
     return found
 
 
