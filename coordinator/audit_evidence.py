@@ -120,5 +120,9 @@ class Accuser:
         cid = self._store.add_bytes(sign_evidence(self._key, evidence))
         self._core.faults.reach("coordinator.evidence.kept", kind=kind, round=round)
         self._core.quarantine(
-            member, {"operator": operator, "stage": stage, "kind": kind, "round": round, "reason": reason, "evidence_cid": cid}
-        )
+            member,
+            {
+                "operator": operator, "stage": stage, "kind": kind, "round": round, "reason": reason, "evidence_cid": cid,
+                "base_cid": evidence.base_cid,
+            },
+        )  # fmt: skip

@@ -122,6 +122,16 @@ class AuditState:
         """Audits under way of a member."""
         return [one for one in self.audits.values() if one.member == member]
 
+    @property
+    def bases(self) -> set[str]:
+        """Versions that audits under way start from, and those that evidence does: whoever checks it needs them."""
+        return {one.base_cid for one in self.audits.values()} | {one["base_cid"] for one in self.history}
+
+    @property
+    def oldest_round(self) -> int | None:
+        """Of the audits under way; None: there are none."""
+        return min((one.round for one in self.audits.values()), default=None)
+
     # ---- events ------------------------------------------------------------------------------------------------------
 
     def drawn(self, time: float, data: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from swarm.blocks import BlockStore
 logger = logging.getLogger(__name__)
 
 MOST_ODDITIES = 16  # of one report
+ROUNDS_KEPT = 3     # of commits, and those that audits are about
 
 
 class Auditing:
@@ -44,18 +45,18 @@ class Auditing:
         self._core = core
         self._versions = versions
         self._state_dir = state_dir
-        self._book = CommitBook(state_dir / "audit" / "commits")
-        self._accuser = Accuser(core, self._book, secrets, store, key, state_dir)
-        self._files = AuditFiles(core, self._book, state_dir)
-        referee = Referee(core, self._book, secrets, versions, store, state_dir)
-        self.loop = AuditLoop(core, self._book, secrets, self._files, referee, self._accuser, store)
-        self.intake = AuditIntake(core, self._book, secrets, self._forked)
+        self.book = CommitBook(state_dir / "audit" / "commits")
+        self._accuser = Accuser(core, self.book, secrets, store, key, state_dir)
+        self._files = AuditFiles(core, self.book, state_dir)
+        referee = Referee(core, self.book, secrets, versions, store, state_dir)
+        self.loop = AuditLoop(core, self.book, secrets, self._files, referee, self._accuser, store)
+        self.intake = AuditIntake(core, self.book, secrets, self._forked)
         self._largest: tuple[str, dict[int, float]] = ("", {})
         self._forgotten = 0
 
     def resume(self) -> None:
         """After a start, before members come: read what is on disk, drop what nobody needs. STATE_UNREADABLE, DISK_FULL."""
-        self._book.load()
+        self.book.load()
         self._files.clean_up()
         self.intake.resume()
 
@@ -63,9 +64,11 @@ class Auditing:
 
     def commit(self, member: Member, header: pb.SignedHeader, signed: pb.Signed, commit: pb.StepCommit) -> pb.CommitReply:
         """See `AuditIntake.commit`."""
-        if commit.round > self._forgotten:
-            self._forgotten = commit.round if commit.round == self._core.state.round else self._forgotten
-            self._book.forget(self._forgotten)
+        state = self._core.state
+        if state.round > self._forgotten:
+            self._forgotten = state.round
+            # What an audit is about is its evidence, however long the audit takes.
+            self.book.forget(min(state.round - ROUNDS_KEPT + 1, state.audit.oldest_round or state.round))
         reply = self.intake.commit(member, header, signed, commit)
         self.loop.changed.set()
         return reply
@@ -119,7 +122,7 @@ class Auditing:
         manifest = core.manifest
         assert manifest is not None
         base, tensors = state.base_cid, tensor_infos(manifest.stages[head.stage])
-        chains = self._book.chains(head.round, member.member)
+        chains = self.book.chains(head.round, member.member)
         chain = chains.get((head.generation, head.chain_part)) if head.chain_link else None
         rates = [one.lr for each in chains.values() for one in each.commits]
 
@@ -139,7 +142,7 @@ class Auditing:
         current = state.members.get(member.member)
         if fault is None or current is None or current.stage != head.stage:
             return fault.reason if fault is not None else ""
-        commits = self._book.signed(
+        commits = self.book.signed(
             head.round, member.member,
             lambda one: fault.kind in ("NORM", "ZERO") or one.link == head.chain_link,
         ) if chain is not None else []  # fmt: skip

@@ -23,7 +23,6 @@ from protocol.identity import member_id
 
 logger = logging.getLogger(__name__)
 
-ROUNDS_KEPT = 3
 _LENGTH_BYTES = 4
 
 Opened = tuple[pb.SignedHeader, pb.StepCommit]
@@ -122,9 +121,9 @@ class CommitBook:
         path = self._path(round, member)
         return [one.SerializeToString() for one, _ in _messages(path) if wanted(opened(one)[1])]
 
-    def forget(self, round: int) -> None:
-        """Drop what was committed so long before `round` that no audit is about it."""
-        for old in [one for one in self._rounds if one <= round - ROUNDS_KEPT]:
+    def forget(self, before: int) -> None:
+        """Drop what was committed in the rounds before one."""
+        for old in [one for one in self._rounds if one < before]:
             with disk_errors(self._folder):
                 shutil.rmtree(self._folder / f"round-{old}", ignore_errors=True)
             self._rounds.discard(old)

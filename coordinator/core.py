@@ -259,7 +259,7 @@ class Core:
         """Shut a member out: its place, its update of this round and what it reported of it are gone.
 
         Args:
-            record: `kind`, `reason`, `evidence_cid`, `round`, `stage`, `operator`.
+            record: `kind`, `reason`, `evidence_cid`, `base_cid`, `round`, `stage`, `operator`.
         """
         self._last_words(member)
         self.emit("quarantined", member=member, **record)

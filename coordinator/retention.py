@@ -23,6 +23,7 @@ def retained(
     keep: int,
     every: int,
     best: int,
+    audited: Collection[str] = (),
 ) -> dict[str, tuple[str, ...]]:
     """The versions that stay, oldest first, each by CID with its reasons.
 
@@ -31,6 +32,7 @@ def retained(
         losses: held-out loss by CID, of those that were evaluated. pinned: CIDs.
         keep: the newest that many stay ("newest"); every: each `every`-th besides ("every"; 0: none).
         best: that many with the lowest held-out loss ("best"); of equal ones the older.
+        audited: CIDs of bases that audits under way, or evidence, start from ("audited").
     """
     newest = {one["cid"] for one in versions[max(len(versions) - keep, 0) :]}
     ranked = sorted((one for one in versions if one["cid"] in losses), key=lambda one: (losses[one["cid"]], one["version"]))
@@ -42,6 +44,7 @@ def retained(
             "every": every > 0 and one["version"] % every == 0,
             "best": one["cid"] in first,
             "pinned": one["cid"] in pinned,
+            "audited": one["cid"] in audited,
         }
         if any(reasons.values()):
             found[one["cid"]] = tuple(name for name, holds in reasons.items() if holds)
@@ -49,9 +52,11 @@ def retained(
 
 
 def retained_by(state: RunState, policy: CheckpointSection, pinned: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """`retained` of a run, by the losses that it knows."""
+    """`retained` of a run, by the losses that it knows and the audits that it has."""
     losses = {cid: one["loss"] for cid, one in state.heldout.items()}
-    return retained(state.versions, losses, pinned, keep=policy.keep, every=policy.every, best=policy.best)
+    return retained(
+        state.versions, losses, pinned, keep=policy.keep, every=policy.every, best=policy.best, audited=state.audit.bases
+    )
 
 
 def read_pins(state_dir: Path) -> frozenset[str]:

@@ -19,6 +19,7 @@ from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Kind
 from coordinator.evidence import Evidence, read_evidence
 from coordinator.evidence_check import Outcome
+from coordinator.retention import retained_by
 from coordinator.rounds import Phase
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import member_id
@@ -314,5 +315,29 @@ def test_what_the_bytes_of_an_update_prove_is_found_at_the_door(lie: str, tmp_pa
         again = await house.restarted()
         assert again.state.audit.quarantined == house.state.audit.quarantined
         house.pieces = again.pieces
+
+    within(tmp_path, body, audit=AUDIT)
+
+
+def test_commits_and_base_of_an_audit_stay_as_long_as_it_takes(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, _, reply = await first_step(house, await opened_round(house))
+        book, base = house.pieces.auditing.book, prover.view.base_cid
+        link = prover.commits[1].link
+        assert retained_by(house.state, house.pieces.core.config.checkpoint, ())[base]
+        for later in range(2, 9):
+            house.pieces.core.emit("phase", phase=Phase.PREPARING.value, reason="for the test", round=later)
+            with pytest.raises(Aborted):
+                await prover.commit(prover.commits[1])
+        assert book.commit(1, prover.id, link) is not None
+        for kind in (pb.PASS_INPUT, pb.PASS_OUTPUT):
+            old = prover.view.round
+            assert (await prover.open(kind, reply.open_microbatches[0])).accepted and old == 1
+        (audit,) = house.state.audit.audits.values()
+        house.pieces.core.emit("audit_ended", id=audit.id, outcome="lapsed", reason="x", standings=[])
+        house.pieces.core.emit("phase", phase=Phase.PREPARING.value, reason="for the test", round=9)
+        with pytest.raises(Aborted):
+            await prover.commit(prover.commits[1])
+        assert book.commit(1, prover.id, link) is None and not list((house.folder / "state/audit/commits").glob("*/*"))
 
     within(tmp_path, body, audit=AUDIT)
