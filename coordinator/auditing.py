@@ -19,7 +19,7 @@ from coordinator.core import Core
 from coordinator.referee import Referee
 from coordinator.rounds import Phase
 from coordinator.run import Member
-from coordinator.update_proof import Fault, largest, size_fault, update_fault
+from coordinator.update_proof import Fault, largest, rates_of, size_fault, update_fault
 from coordinator.versions import Versions, tensor_infos
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
@@ -124,7 +124,7 @@ class Auditing:
         base, tensors = state.base_cid, tensor_infos(manifest.stages[head.stage])
         chains = self.book.chains(head.round, member.member)
         chain = chains.get((head.generation, head.chain_part)) if head.chain_link else None
-        rates = [one.lr for each in chains.values() for one in each.commits]
+        rates = rates_of((one for each in chains.values() for one in each.commits), head.chain_link)
 
         def look() -> Fault | None:
             if self._largest[0] != base:

@@ -21,7 +21,7 @@ from common.errors import Code, HocketError
 from coordinator.audit_draw import Rates, on_close, on_commit, seed_of
 from coordinator.commit_book import start_of
 from coordinator.evidence import Evidence
-from coordinator.update_proof import size_fault, update_fault
+from coordinator.update_proof import rates_of, size_fault, update_fault
 from protocol.commitments import link_of
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import member_id
@@ -187,7 +187,7 @@ def check_words(
         told = size_fault(head, tensors) if kind == "SHAPE" else ""
         return [Check("the update's bytes", Outcome.HOLDS if told else Outcome.OPEN, told or "the update is not at hand")]
     last = next((one for one in own if one.link == head.chain_link), None)
-    rates = [one.lr for one in own] if kind in ("NORM", "ZERO") else None
+    rates = rates_of(own, head.chain_link) if kind in ("NORM", "ZERO") else None
     fault = update_fault(
         update, tensors, committed=last.update_digest if last is not None else None,
         lr_sum=sum(rates) if rates is not None else None, weight_decay=float(evidence.settings.get("weight_decay", 0.0)),

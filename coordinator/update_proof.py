@@ -7,7 +7,7 @@ and commits that say what must be in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,20 @@ def zeros_digest(tensors: Sequence[TensorInfo]) -> bytes:
     return digest.digest()
 
 
+def rates_of(commits: Iterable[pb.StepCommit], link: bytes) -> list[float]:
+    """The learning rates of the steps that lead to `link`, and of no others.
+
+    A member may have committed to more: to steps of another stage before it was moved, or to some that a fault undid.
+    """
+    by_link = {one.link: one for one in commits}
+    rates: list[float] = []
+    while (one := by_link.pop(link, None)) is not None:
+        if one.step:
+            rates.append(one.lr)
+        link = one.previous
+    return rates
+
+
 def update_fault(
     path: Path, tensors: Sequence[TensorInfo], *, committed: bytes | None, lr_sum: float | None, weight_decay: float,
     base_largest: float,
@@ -84,8 +98,8 @@ def update_fault(
     """What is wrong with an update's file; None: nothing that its bytes show.
 
     Args:
-        committed: digest of the update in the last commit. lr_sum: of the learning rates of all its inner steps. Both None: the
-            member committed to nothing, and nothing was asked of it.
+        committed: digest of the update in the last commit. lr_sum: of the learning rates of the inner steps that led to it. Both
+            None: the member committed to nothing, and nothing was asked of it.
         base_largest: largest magnitude of the base's weights.
     """
     try:
