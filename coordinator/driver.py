@@ -143,6 +143,7 @@ class Driver:
             awaited = sum((stage, one.member) not in handed_in or one.member not in told for one in trained)
             updates = sum(at == stage for at, _ in state.updates)
             stages.append(StageFacts(len(live), len(ready), awaited, updates))
+        shown = [one for one in state.audit.audits.values() if not one.missing]
         return Facts(
             phase=state.phase,
             since=max(state.phase_since, core.going_since),
@@ -161,7 +162,8 @@ class Driver:
             close_limit_s=self._limit(state.close_s, OPEN_SLACK)[0],
             evaluate_limit_s=rounds.deadline_ceiling_s,
             aggregated=state.aggregated,
-            audits_open=sum(not one.missing for one in state.audit.audits.values()),
+            audits_open=len(shown),
+            audits_behind=state.round - min((one.round for one in shown), default=state.round),
         )
 
     def _enter(self, decision: Decision) -> None:

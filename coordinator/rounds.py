@@ -18,6 +18,9 @@ class Phase(StrEnum):
     AGGREGATING = "AGGREGATING"
     FINISHED = "FINISHED"
 
+# A run gets no further ahead of its audits: who is not caught within five rounds is not caught by haste.
+MOST_BEHIND = 3
+
 
 @dataclass(frozen=True)
 class StageFacts:
@@ -46,6 +49,7 @@ class Facts:
         versions_left: versions still to be made; 0: only the last evaluation is left.
         base_evaluated: the held-out loss of the base is known, or none is wanted.
         audits_open: audits for which everything has come that members have to show.
+        audits_behind: how many rounds ago the work was that the oldest of them is about.
         planned_rows, target_rows: rows leased and not given back, and rows wanted, of this round.
         leases_outstanding: leases of this round that are not finished.
         frames_done: frames counted in this round so far.
@@ -70,6 +74,7 @@ class Facts:
     evaluate_limit_s: float
     aggregated: bool = False
     audits_open: int = 0
+    audits_behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,9 @@ def _preparing(facts: Facts, now: float) -> Decision:
     if any(stage.live == 0 for stage in facts.stages):
         missing = [index for index, stage in enumerate(facts.stages) if stage.live == 0]
         return Decision(Phase.GATHERING, f"{_names(missing)} lost the last replica")
+    held_until = facts.since + facts.evaluate_limit_s
+    if facts.audits_behind > MOST_BEHIND and now < held_until:
+        return Decision(None, f"audits of {facts.audits_behind} rounds ago are still being recomputed", wake_at=held_until)
     if all(stage.ready == stage.live for stage in facts.stages):
         return Decision(Phase.OPEN, "every replica has loaded the base")
     late = [index for index, stage in enumerate(facts.stages) if stage.ready < stage.live]
