@@ -18,7 +18,8 @@ class Phase(StrEnum):
     AGGREGATING = "AGGREGATING"
     FINISHED = "FINISHED"
 
-# A run gets no further ahead of its audits: who is not caught within five rounds is not caught by haste.
+
+# A run gets at most so many rounds ahead of its audits, so that a slow referee does not let a cheat go on for long.
 MOST_BEHIND = 3
 
 
