@@ -20,6 +20,7 @@ from common.files import atomic_write
 from common.lock import locked
 from common.stop import stop_signals
 from coordinator import tls
+from coordinator.aborted import RefusedAreFreed
 from coordinator.announcing import Announcing
 from coordinator.assembly import Assembly
 from coordinator.audit_secret import AuditSecrets
@@ -184,7 +185,7 @@ class Coordinator:
         core, network = self._core, self._config.network
         calls = concurrent_calls(self._config.membership.max_members)
         server = grpc.aio.server(
-            interceptors=[UnreadableIsEmpty()], options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls
+            interceptors=[RefusedAreFreed(), UnreadableIsEmpty()], options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls
         )
         self._nonce_file = NonceFile(self._state_dir, time.time_ns() // 1_000_000)
         entrance = Entrance(core, self._key, nonce_file=self._nonce_file)
