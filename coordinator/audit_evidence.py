@@ -49,12 +49,13 @@ class Accuser:
 
     async def of_audit(
         self, audit: Audit, kind: str, member: str, reason: str, *, by: str, statistics: dict[str, Any],
-        signed: Sequence[bytes] = (),
+        signed: Sequence[bytes] = (), others: Sequence[bytes] = (),
     ) -> None:  # fmt: skip
         """Quarantine a member for what an audit showed; PASS, STEP, EQUIVOCATION, WITNESS, NOT_OPENED.
 
         Args:
             member: the audited one, its witness, or whom it accuses. signed: further messages of that member's, its own first.
+            others: of its neighbour's.
         """
         known = self._core.state.members.get(member)
         drawn = self._book.commit(audit.round, audit.member, bytes.fromhex(audit.link))
@@ -67,7 +68,7 @@ class Accuser:
         )  # fmt: skip
         files = await asyncio.to_thread(lambda: [self.keep(part.value, one) for part, one in audit.files.items()])
         self._write(
-            kind, member, known.operator if known is not None else "", reason, [*signed, *commits, *heads], files,
+            kind, member, known.operator if known is not None else "", reason, [*signed, *commits, *heads, *others], files,
             round=audit.round, stage=audit.stage, base_cid=audit.base_cid, version=audit.version, generation=audit.generation,
             step=audit.step, microbatch=draw.microbatch, drawn=draw if audit.kind is not Kind.REQUEST else None, by=by,
             statistics=statistics, device_class=known.info.get("device_class", "") if known is not None else "",
@@ -82,11 +83,16 @@ class Accuser:
         """What the two sides of a REQUEST audit committed to; empty where a commit is not known any more."""
         sent = self._book.record(audit.round, audit.accused, bytes.fromhex(audit.accused_link), audit.microbatch)
         came = self._book.record(audit.round, audit.member, bytes.fromhex(audit.link), audit.microbatch)
-        return Exchange(sent.output if sent is not None else b"", came.input if came is not None else b"")
+        given_up = frozenset(
+            record.output for record in self._book.records(audit.round, audit.accused, audit.microbatch) if not record.frames
+        )
+        return Exchange(sent.output if sent is not None else b"", came.input if came is not None else b"", given_up)
 
     def accused_commits(self, audit: Audit) -> list[bytes]:
-        """The signed commit of the accused one that a REQUEST audit is about."""
-        return self._book.signed(audit.round, audit.accused, lambda one: one.link.hex() == audit.accused_link)
+        """All signed commits of the accused one that name the microbatch of a REQUEST audit."""
+        return self._book.signed(
+            audit.round, audit.accused, lambda one: any(record.id == audit.microbatch for record in one.records)
+        )  # fmt: skip
 
     def of_messages(
         self, member: Member, kind: str, reason: str, signed: Sequence[bytes], *, generation: int, step: int | None = None,

@@ -107,7 +107,8 @@ class AuditLoop:
                 await self._act(audit, action)
                 look_again_s = 0.0
         if recompute and self._ruling is None:
-            # Beside what else there is to do: the referee takes its time.
+            # Beside what else there is to do: the referee takes its time. Those whom a witness contradicts come first.
+            recompute.sort(key=lambda one: not one.escalated)
             self._ruling = asyncio.create_task(self._recompute(recompute[:MOST_AT_ONCE]))
             self._ruling.add_done_callback(lambda _: self.changed.set())
         return max(look_again_s, 0.01)
@@ -188,14 +189,17 @@ class AuditLoop:
     async def _look_at_request(self, audit: Audit) -> None:
         """Which of two neighbours signed something false."""
         exchange = self._accuser.exchange(audit)
-        found = await asyncio.to_thread(read_exchange, self._files.path(audit, Part.REQUEST), audit, exchange)
+        path, run_id = self._files.path(audit, Part.REQUEST), self._core.state.run_id
+        found = await asyncio.to_thread(read_exchange, path, audit, exchange, run_id)
+        commits = self._accuser.accused_commits(audit)
         if found.guilt is Guilt.SENDER:
-            commits = self._accuser.accused_commits(audit)
             await self._accuser.of_audit(audit, "EQUIVOCATION", audit.accused, found.reason, by="", statistics={}, signed=commits)
             await self._end(audit, Outcome.PASSED, found.reason)
         elif found.guilt is Guilt.RECEIVER:
-            await self._accuser.of_audit(audit, "EQUIVOCATION", audit.member, found.reason, by="", statistics={})
+            await self._accuser.of_audit(audit, "EQUIVOCATION", audit.member, found.reason, by="", statistics={}, others=commits)
             await self._end(audit, Outcome.FAILED, found.reason)
+        elif found.guilt is Guilt.NOBODY:
+            await self._end(audit, Outcome.PASSED, found.reason)
         else:
             await self._not_opened(audit, found.reason)
 

@@ -189,9 +189,13 @@ class AuditState:
         """A member's work is audited for certain, for a reason that proves nothing."""
         self.standings[data["member"]] = replace(self.standing(data["member"]), suspected=data["reason"], in_a_row=0)
 
-    def quarantine(self, data: dict[str, Any]) -> None:
-        """A member is shut out until it is pardoned; what is under way of it ends with it."""
-        record = {key: value for key, value in data.items() if key != "report"}
+    def quarantine(self, data: dict[str, Any], ruled_round: int) -> None:
+        """A member is shut out until it is pardoned; what is under way of it ends with it.
+
+        Args:
+            ruled_round: in which it is; `round` of the event is the one of the work that it is for.
+        """
+        record = {**{key: value for key, value in data.items() if key != "report"}, "ruled_round": ruled_round}
         self.quarantined[data["member"]] = record
         self.history.append(record)
 
@@ -218,7 +222,7 @@ class AuditState:
 
     def quarantined_json(self) -> list[dict[str, Any]]:
         """Everybody who was ever quarantined, in order."""
-        kept = ("operator", "stage", "kind", "round", "evidence_cid", "reason")
+        kept = ("operator", "stage", "kind", "round", "ruled_round", "evidence_cid", "reason")
         return [{"identity": one["member"], **{key: one[key] for key in kept}} for one in self.history]
 
 

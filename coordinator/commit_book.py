@@ -80,6 +80,11 @@ class CommitBook:
         records = commit.records if commit is not None else []
         return next((one for one in records if one.id == microbatch and one.frames), None)
 
+    def records(self, round: int, member: str, microbatch: int) -> list[pb.MicrobatchRecord]:
+        """All that a member committed to about a microbatch, counted or not."""
+        commits = (one for chain in self.chains(round, member).values() for one in chain.commits)
+        return [record for one in commits for record in one.records if record.id == microbatch]
+
     def members(self, round: int) -> list[str]:
         """Who committed anything in a round."""
         return sorted(member for at, member in self._chains if at == round)

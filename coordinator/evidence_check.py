@@ -21,6 +21,7 @@ from common.errors import Code, HocketError
 from coordinator.audit_draw import Rates, on_close, on_commit, seed_of
 from coordinator.commit_book import start_of
 from coordinator.evidence import Evidence
+from coordinator.requests import opened_request
 from coordinator.update_proof import rates_of, size_fault, update_fault
 from protocol.commitments import link_of
 from protocol.generated import hocket_pb2 as pb
@@ -251,6 +252,33 @@ def undecided(evidence: Evidence) -> list[Check]:
     """For accusations that rest on the coordinator's word, or on more than the document carries."""
     if evidence.kind == "NOT_OPENED":
         return [Check("that it opened nothing", Outcome.OPEN, "silence leaves no trace: this is the coordinator's word")]
-    if evidence.kind == "EQUIVOCATION":
-        return [Check("that it sent something else", Outcome.OPEN, "compare the signed request with the signed records by hand")]
     return []
+
+
+def check_exchange(evidence: Evidence, signed: Signed, files: Mapping[str, Path]) -> list[Check]:
+    """For EQUIVOCATION: the signed request beside what its sender and its receiver committed to, one of whom is accused."""
+    what = "it signed two different things for one pass"
+    path = next((files[one.cid] for one in evidence.files if one.part == "request" and one.cid in files), None)
+    if path is None:
+        return [Check(what, Outcome.OPEN, "the request is not at hand")]
+    try:
+        request = opened_request(path)
+    except HocketError as error:
+        return [Check(what, Outcome.FAILS, error.line())]
+    place = (request.run_id, request.round, request.stage, request.microbatch)
+    if place != (evidence.run_id, evidence.round, evidence.stage, evidence.microbatch):
+        return [Check(what, Outcome.FAILS, "the request is of another pass")]
+    records = [(signer, record) for signer, one in signed.commits for record in one.records if record.id == request.microbatch]
+    sent, came = (
+        [record for signer, record in records if signer == member]
+        for member in (request.sender, request.receiver)
+    )
+    pairs = [
+        (ours, theirs) for ours in sent for theirs in came
+        if ours.frames and theirs.frames and ours.gradient_in and ours.gradient_in == theirs.gradient_out
+    ]  # fmt: skip
+    if evidence.member == request.sender:
+        told = {one.output for one in sent}
+        return [_check(what, request.digest not in told and any(theirs.input == request.digest for _, theirs in pairs))]
+    wrong = any(ours.output == request.digest != theirs.input and theirs.sender == request.sender for ours, theirs in pairs)
+    return [_check(what, evidence.member == request.receiver and wrong)]

@@ -197,7 +197,7 @@ class RunState:
         if member := self.members.get(name):
             self._end(member, reason)
             member.live, member.reason, member.barred = False, reason, True
-        self.audit.quarantine(data)
+        self.audit.quarantine(data, self.round)
         for stage, author in [key for key in self.updates if key[1] == name]:
             self._leave_out(stage, author, reason)
 

@@ -39,8 +39,9 @@ def attackers(
     Args:
         facts, logs: by process name. quarantined: entries of the status. manifests: bodies by the round that made them.
 
-    Returns: `first_round` in which it attacked, None: it had no occasion; `quarantined_round`, None: it was not; `accepted`:
-        rounds from its first attack on in which its update counted; `refused`: those in which it was refused, with the reason.
+    Returns: `first_round` in which it attacked, None: it had no occasion; `quarantined_round`, None: it was not, and
+        `proved_round`, of the work that it was quarantined for; `accepted`: rounds from its first attack on in which its update
+        counted; `refused`: those in which it was refused, with the reason.
     """
     by_member = {str(one["identity"]): one for one in quarantined}
     found = []
@@ -64,7 +65,8 @@ def attackers(
             "bar": str(ATTACKS[one.attack].bar), "parameters": dict(one.parameters),
             "stage": next((int(event["stage"]) for event in log if event["event"] == "ready"), None),
             "first_round": first, "attacked_rounds": sorted(set(attacked)),
-            "quarantined_round": int(record["round"]) if record is not None else None,
+            "quarantined_round": int(record["ruled_round"]) if record is not None else None,
+            "proved_round": int(record["round"]) if record is not None else None,
             "kind": str(record["kind"]) if record is not None else None,
             "evidence_cid": str(record["evidence_cid"]) if record is not None else None,
             "accepted": accepted, "refused": [{"round": number, "reason": refused[number]} for number in sorted(refused)],
@@ -91,7 +93,7 @@ def attack_lines(report: Mapping[str, Any]) -> list[str]:
         elif one["quarantined_round"] is not None:
             lines.append(
                 f"{what} attacked from round {one['first_round']} on and was quarantined in round {one['quarantined_round']}: "
-                f"{one['kind']}, evidence {one['evidence_cid']}"
+                f"{one['kind']} of round {one['proved_round']}, evidence {one['evidence_cid']}"
             )
         else:
             refused = f", refused in {len(one['refused'])} rounds" if one["refused"] else ""

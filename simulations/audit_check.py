@@ -18,6 +18,7 @@ from coordinator.evidence_check import (
     Check,
     Outcome,
     check_draw,
+    check_exchange,
     check_files,
     check_ruling,
     check_words,
@@ -116,6 +117,8 @@ def verify_evidence(found: Found, state: Path, scratch: Path, *, ask: Ask | None
     if evidence.kind in (*BY_BYTES, "FORK", "STALE_BASE"):
         most = largest(base, tensors, Code.CHECKPOINT_INVALID) if evidence.kind == "NORM" else 0.0
         checks += check_words(evidence, signed, files, tensors, most)
+    if evidence.kind == "EQUIVOCATION":
+        checks += check_exchange(evidence, signed, files)
     if evidence.kind in BY_RECOMPUTATION:
         job = referee_job(evidence, signed, files, base, secret)
         if job is None:

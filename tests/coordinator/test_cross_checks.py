@@ -93,10 +93,15 @@ def test_a_signed_request_says_which_neighbour_signed_something_false(
     write_tensors(path, opening_tensors(about, {}, shown))
     digests = {"real": digest_of(heads), "other": named("other"), "third": named("third")}
     exchange = Exchange(digests[sent], digests[came])
-    assert read_exchange(path, audit_of(Kind.REQUEST), exchange).guilt is guilt
+    assert read_exchange(path, audit_of(Kind.REQUEST), exchange, "r").guilt is guilt
+    assert read_exchange(path, audit_of(Kind.REQUEST), exchange, "another run").guilt is Guilt.UNKNOWN
+    # Its sender has said that it gave this very pass up: the receiver shows an honest retry, which proves nothing.
+    retried = replace(exchange, given_up=frozenset({digests["real"]}))
+    told = Guilt.NOBODY if guilt is Guilt.SENDER else guilt
+    assert read_exchange(path, audit_of(Kind.REQUEST), retried, "r").guilt is told
     # A byte of it changed: it says nothing.
     write_tensors(path, opening_tensors(about, {}, {"request": shown["request"] ^ np.uint8(1)}))
-    assert read_exchange(path, audit_of(Kind.REQUEST), exchange).guilt is Guilt.UNKNOWN
+    assert read_exchange(path, audit_of(Kind.REQUEST), exchange, "r").guilt is Guilt.UNKNOWN
 
 
 FILE = Opening("s", 1, "p", "m", "")

@@ -135,8 +135,8 @@ def test_false_commitments_witnesses_and_blocks_differ_from_what_is_true() -> No
 
 def test_the_report_tells_what_became_of_each_attacker_and_counts_the_honest_who_were_shut_out() -> None:
     quarantined = [
-        {"identity": "m1", "round": 2, "kind": "CHAIN", "evidence_cid": "bafy1", "stage": 0, "operator": "w1", "reason": "r"},
-        {"identity": "m9", "round": 3, "kind": "PASS", "evidence_cid": "bafy2", "stage": 1, "operator": "w9", "reason": "r"},
+        {"identity": "m1", "round": 2, "ruled_round": 4, "kind": "STEP", "evidence_cid": "b1", "stage": 0, "reason": ""},
+        {"identity": "m9", "round": 3, "ruled_round": 3, "kind": "PASS", "evidence_cid": "b2", "stage": 1, "reason": ""},
     ]
     logs: dict[str, list[dict[str, Any]]] = {
         "worker-1": [{"event": "started", "member_id": "m1"}, {"event": "ready", "stage": 0, "round": 1}],
@@ -156,14 +156,14 @@ def test_the_report_tells_what_became_of_each_attacker_and_counts_the_honest_who
     }
     found = attackers(facts, logs, quarantined, manifests)
     assert [(one["identity"], one["stage"], one["first_round"], one["quarantined_round"]) for one in found] == [
-        ("m1", 0, 2, 2), ("m2", 1, 2, None),
+        ("m1", 0, 2, 4), ("m2", 1, 2, None),
     ]  # fmt: skip
     assert found[0]["accepted"] == [] and found[1]["accepted"] == [2]
     assert found[1]["refused"] == [{"round": 3, "reason": "REPLAY"}]
     entries, honest = marked(quarantined, found)
     assert honest == 1 and [entry["attack"] for entry in entries] == ["sign_flip", None]
     lines = attack_lines({"attackers": found, "quarantined": entries, "honest_quarantined": honest})
-    assert "quarantined in round 2: CHAIN" in lines[0] and lines[-1] == "1 honest members were quarantined"
+    assert "quarantined in round 4: STEP of round 2" in lines[0] and lines[-1] == "1 honest members were quarantined"
 
 
 def test_a_constant_direction_is_the_same_in_every_round(tmp_path: Path) -> None:

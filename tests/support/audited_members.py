@@ -19,7 +19,7 @@ from protocol.messages import open_signed
 from protocol.openings import About, MicrobatchAbout, opening_tensors
 from protocol.tensor_files import file_parts
 
-PEERS = [PeerKey.generate() for _ in range(5)]
+PEERS = [PeerKey.generate() for _ in range(8)]
 LR = 0.01
 FRAMES = 100
 

@@ -119,12 +119,16 @@ async def _open(folder: Path, clock: Clock, limits: Limits, listed: Callable[[],
 
 def within(
     folder: Path, body: Callable[[House], Any], *, membership: str = "", audit: str = "", limits: Limits | None = None,
-    listed: Callable[[], Mapping[str, str]] = dict,
+    listed: Callable[[], Mapping[str, str]] = dict, replicas: int = 2,
 ) -> None:  # fmt: skip
-    """Run `body` with a coordinator of its own; `membership`, `audit`: further lines of these sections of the run file."""
+    """Run `body` with a coordinator of its own.
+
+    Args:
+        membership, audit: further lines of these sections of the run file. replicas: wanted of each stage.
+    """
     write_run(folder)
     text = RUN.replace("[audit]\nrate = 1.0\n", f"[audit]\n{audit}\n").replace("[membership]\n", f"[membership]\n{membership}\n")
-    (folder / "run.toml").write_text(text)
+    (folder / "run.toml").write_text(text.replace("replicas_wanted = 2", f"replicas_wanted = {replicas}"))
 
     async def main() -> None:
         house = await _open(folder, Clock(1_000_000.0), limits or Limits(), listed)
