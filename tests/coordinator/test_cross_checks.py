@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from coordinator.audit_state import Audit, Kind, Opening, Part
 from coordinator.audits import Do, Facts, Limits, decide
 from coordinator.cross_check import Records
+from coordinator.evidence import Evidence, EvidenceFile
+from coordinator.evidence_check import Outcome, Signed, check_exchange
 from coordinator.requests import Exchange, Guilt, read_exchange
+from protocol.content import cid_of
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from protocol.messages import make_signed
@@ -25,6 +28,7 @@ from protocol.tensors import digest_of, encode
 
 SENDER, RECEIVER = MemberKey.from_seed(b"s" * 32), MemberKey.from_seed(b"r" * 32)
 IDENTIFIER = 5
+CID = cid_of(b"request")
 
 
 def named(word: str) -> bytes:
@@ -68,6 +72,23 @@ def audit_of(kind: Kind, **changes: object) -> Audit:
     return replace(one, **changes)  # type: ignore[arg-type]
 
 
+HEADS = [encode("hidden", arrays(1, 1, 4, 8), "fp32").head]
+
+
+def show_request(path: Path, signer: MemberKey = SENDER, stage: int = 1, flip: int = 0) -> None:
+    """Write the opening of a request as its receiver makes it; `flip`: bits that are wrong in every byte of it."""
+    payload = pb.TrainStepRequest(round=2, stage=stage, microbatch_id=IDENTIFIER, tensors=HEADS)
+    signed = make_signed(
+        signer, method="train_step", payload=payload, run_id="r", receiver=RECEIVER.member_id, round=2, stage=stage, now_ms=1
+    )
+    about = About(
+        run_id="r", round=2, base_cid="b", member_id=RECEIVER.member_id, stage=1, stages=3, generation=1, step=1, seed=0,
+        microbatches=(),
+    )  # fmt: skip
+    shown = np.frombuffer(signed.SerializeToString(), np.uint8) ^ np.uint8(flip)
+    write_tensors(path, opening_tensors(about, {}, {"request": shown}))
+
+
 @pytest.mark.parametrize(
     ("signer", "stage", "sent", "came", "guilt"),
     [
@@ -79,19 +100,9 @@ def audit_of(kind: Kind, **changes: object) -> Audit:
 def test_a_signed_request_says_which_neighbour_signed_something_false(
     signer: MemberKey, stage: int, sent: str, came: str, guilt: Guilt, tmp_path: Path
 ) -> None:
-    heads = [encode("hidden", arrays(1, 1, 4, 8), "fp32").head]
-    payload = pb.TrainStepRequest(round=2, stage=stage, microbatch_id=IDENTIFIER, tensors=heads)
-    signed = make_signed(
-        signer, method="train_step", payload=payload, run_id="r", receiver=RECEIVER.member_id, round=2, stage=stage, now_ms=1
-    )
-    about = About(
-        run_id="r", round=2, base_cid="b", member_id=RECEIVER.member_id, stage=1, stages=3, generation=1, step=1, seed=0,
-        microbatches=(),
-    )  # fmt: skip
     path = tmp_path / "request.safetensors"
-    shown = {"request": np.frombuffer(signed.SerializeToString(), np.uint8)}
-    write_tensors(path, opening_tensors(about, {}, shown))
-    digests = {"real": digest_of(heads), "other": named("other"), "third": named("third")}
+    show_request(path, signer, stage)
+    digests = {"real": digest_of(HEADS), "other": named("other"), "third": named("third")}
     exchange = Exchange(digests[sent], digests[came])
     assert read_exchange(path, audit_of(Kind.REQUEST), exchange, "r").guilt is guilt
     assert read_exchange(path, audit_of(Kind.REQUEST), exchange, "another run").guilt is Guilt.UNKNOWN
@@ -100,8 +111,40 @@ def test_a_signed_request_says_which_neighbour_signed_something_false(
     told = Guilt.NOBODY if guilt is Guilt.SENDER else guilt
     assert read_exchange(path, audit_of(Kind.REQUEST), retried, "r").guilt is told
     # A byte of it changed: it says nothing.
-    write_tensors(path, opening_tensors(about, {}, {"request": shown["request"] ^ np.uint8(1)}))
+    show_request(path, signer, stage, flip=1)
     assert read_exchange(path, audit_of(Kind.REQUEST), exchange, "r").guilt is Guilt.UNKNOWN
+
+
+def test_anybody_can_check_who_signed_two_things_for_one_pass(tmp_path: Path) -> None:
+    path, real = tmp_path / "request.safetensors", digest_of(HEADS)
+    show_request(path)
+
+    def outcome(accused: MemberKey, *sent: pb.StepCommit, came: pb.StepCommit, **changes: object) -> Outcome:
+        evidence = Evidence(
+            run_id="r", kind="EQUIVOCATION", member=accused.member_id, reason="", time_s=0.0, round=2, stage=1, version=1,
+            base_cid=CID, microbatch=IDENTIFIER, audit_commitment="0" * 64,
+            files=[EvidenceFile(part="request", member=RECEIVER.member_id, cid=CID, sha256="0" * 64, size_bytes=1)],
+        ).model_copy(update=changes)  # fmt: skip
+        signed = Signed(commits=[*((SENDER.member_id, one) for one in sent), (RECEIVER.member_id, came)])
+        (check,) = check_exchange(evidence, signed, {CID: path})
+        return check.outcome
+
+    g, by = named("g"), SENDER.member_id
+    came, misread = (commit(1, sender=by, input=what, gradient_out=g) for what in (real, named("x")))
+    true, lie, given_up = (
+        commit(1, output=what, gradient_in=g, frames=frames) for what, frames in ((real, 10), (named("y"), 10), (real, 0))
+    )  # fmt: skip
+    assert outcome(SENDER, lie, came=came) is Outcome.HOLDS
+    assert outcome(RECEIVER, true, came=misread) is Outcome.HOLDS
+    # Both say the same; it was given up; the other one is accused; another exchange, run or pass; nothing to look at.
+    for accused, sent, arrived in (
+        (SENDER, [true], came), (RECEIVER, [true], came), (SENDER, [lie, given_up], came), (RECEIVER, [lie], came),
+        (SENDER, [true], misread), (SENDER, [lie], commit(1, sender=by, input=real, gradient_out=named("h"))),
+    ):  # fmt: skip
+        assert outcome(accused, *sent, came=arrived) is Outcome.FAILS
+    for name, value in (("run_id", "other"), ("round", 3), ("stage", 2), ("microbatch", IDENTIFIER + 1)):
+        assert outcome(SENDER, lie, came=came, **{name: value}) is Outcome.FAILS
+    assert outcome(SENDER, lie, came=came, files=[]) is Outcome.OPEN
 
 
 FILE = Opening("s", 1, "p", "m", "")
