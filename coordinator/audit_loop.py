@@ -17,7 +17,7 @@ from coordinator.audit_files import AuditFiles
 from coordinator.audit_rates import Outcome, class_alarm
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Audit, Kind, Part
-from coordinator.audits import Action, Do, Facts, Limits, decide
+from coordinator.audits import Action, Do, Facts, Limits, decide, in_order
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
 from coordinator.referee import Finding, Referee, Ruling
@@ -107,9 +107,8 @@ class AuditLoop:
                 await self._act(audit, action)
                 look_again_s = 0.0
         if recompute and self._ruling is None:
-            # Beside what else there is to do: the referee takes its time. Those whom a witness contradicts come first.
-            recompute.sort(key=lambda one: not one.escalated)
-            self._ruling = asyncio.create_task(self._recompute(recompute[:MOST_AT_ONCE]))
+            # Beside what else there is to do: the referee takes its time.
+            self._ruling = asyncio.create_task(self._recompute(in_order(recompute)[:MOST_AT_ONCE]))
             self._ruling.add_done_callback(lambda _: self.changed.set())
         return max(look_again_s, 0.01)
 

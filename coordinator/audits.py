@@ -96,6 +96,11 @@ def decide(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:
     return _witness(audit, facts, now, limits)
 
 
+def in_order(audits: Sequence[Audit]) -> list[Audit]:
+    """Those that wait for the referee, the most urgent first: where a witness disagrees somebody is wrong; else as they came."""
+    return sorted(audits, key=lambda one: not one.escalated)
+
+
 def _witness(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:
     """The next action for a pass that is opened and that no witness has answered for."""
     left_s = limits.witness_s - (now - max(audit.asked_at, facts.going_since))

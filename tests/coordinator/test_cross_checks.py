@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.audit_state import Audit, Kind, Opening, Part
-from coordinator.audits import Do, Facts, Limits, decide
+from coordinator.audits import Do, Facts, Limits, decide, in_order
 from coordinator.cross_check import Records
 from coordinator.evidence import Evidence, EvidenceFile
 from coordinator.evidence_check import Outcome, Signed, check_exchange
@@ -177,3 +177,9 @@ def test_every_audit_comes_to_an_end_and_nobody_is_blamed_for_being_gone(audit: 
         assert not audit.missing and known.base_kept
     if action.do is Do.PASS:
         assert audit.verified
+
+
+def test_the_referee_first_looks_where_somebody_must_be_wrong() -> None:
+    odd = audit_of(Kind.PASS, id="b", escalated="the witness disagrees")
+    waiting = [audit_of(Kind.STEP, id="a"), odd, audit_of(Kind.STEP, id="c")]
+    assert [one.id for one in in_order(waiting)] == ["b", "a", "c"]
