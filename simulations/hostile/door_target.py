@@ -19,7 +19,7 @@ from protocol.generated import hocket_pb2 as pb
 from protocol.ticket import Ticket
 from simulations.hostile.call_storm import CallStorm, in_turn
 from simulations.hostile.door_process import insider_keys
-from simulations.hostile.helper import Helper
+from simulations.hostile.helper import Helper, asking, note_answers
 from simulations.hostile.tally import Tally, faults_in_logs
 from simulations.usage import resident_bytes
 
@@ -66,7 +66,7 @@ async def fuzz_door(messages: int, seed: int, folder: Path, show: Callable[[int]
         ticket = Ticket.decode(server.ready["ticket"])
         storm = CallStorm(ticket, tally, seed, insider_keys(), _messages(server.ready))
         await storm.open()
-        async with Helper("simulations.hostile.asker", server.ready["ticket"], log=folder / "asker.log") as asker:
+        async with asking(server.ready["ticket"], LOOK_EVERY_S, folder / "asker.log") as asker:
             seen = resident_bytes(server.pid)[:1]
             looking = asyncio.create_task(_look(server.pid, seen))
             try:
@@ -74,14 +74,13 @@ async def fuzz_door(messages: int, seed: int, folder: Path, show: Callable[[int]
                     async with storm.half_open():
                         await in_turn(messages, AT_ONCE, storm.one)
                 show(messages)
-                answers = await asker.end()
+                note_answers(tally, await asker.end())
             finally:
                 looking.cancel()
                 await asyncio.wait({looking})
                 await storm.close()
-        for fault in [*(f"the status: {line}" for line in answers["faults"]), *(await server.end())["faults"]]:
+        for fault in (await server.end())["faults"]:
             tally.fault(fault)
-    tally.health(answers["slowest_s"])
     tally.grown_bytes = {"the server at its peak": max(seen) - seen[0]}
     tally.seconds = time.monotonic() - began
     return tally

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from common.errors import Code, HocketError
+from simulations.hostile.tally import Tally
 
 UP_WITHIN_S = 120.0
 DONE_WITHIN_S = 60.0
@@ -74,6 +76,18 @@ class Helper:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+
+
+def asking(ticket: str, pause_s: float, log: Path) -> Helper:
+    """One who asks for the status again and again, `pause_s` apart; for a coordinator that is up."""
+    return Helper("simulations.hostile.asker", ticket, str(pause_s), log=log)
+
+
+def note_answers(tally: Tally, word: Mapping[str, Any]) -> None:
+    """Note how long the status took, from the last word of one who asked."""
+    tally.health(word["slowest_s"])
+    for line in word["faults"]:
+        tally.fault(f"the status: {line}")
 
 
 async def input_closed() -> None:

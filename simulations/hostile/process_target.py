@@ -27,6 +27,7 @@ from protocol.ticket import Ticket
 from simulations.cluster import Cluster
 from simulations.hostile.bulk import small_config, step_request
 from simulations.hostile.call_storm import CallStorm, in_turn
+from simulations.hostile.helper import asking, note_answers
 from simulations.hostile.mutations import blind
 from simulations.hostile.raw import RawLibP2P, odd_frames, throw
 from simulations.hostile.tally import Tally, faults_in_text
@@ -153,15 +154,11 @@ async def _targets(status: Mapping[str, Any], ticket: Ticket, book: AddressBook)
     return found
 
 
-async def _ask(cluster: Cluster, line: str, tally: Tally | None, over: asyncio.Event) -> dict[str, Any]:
-    """Ask for the status until the run is finished and the storm is over; the last status."""
-    loop = asyncio.get_running_loop()
+async def _follow(cluster: Cluster, line: str, over: asyncio.Event) -> dict[str, Any]:
+    """Look after the processes until the run is finished and the storm is over; the last status."""
     async with asyncio.timeout(RUN_LIMIT_S):
         while True:
-            start = loop.time()
             status = await cluster.status(line)
-            if tally is not None and not over.is_set():
-                tally.health(loop.time() - start)
             cluster.sample_usage()
             await cluster.supervise(status)
             for end in cluster.unexpected_ends():
@@ -180,16 +177,18 @@ async def _run(settings: SimulationSettings, out: Path, data: Path, messages: in
     async with Cluster(out) as cluster:
         line = await cluster.start_coordinator(run_toml)
         await start_workers(cluster, line, settings)
-        asking = asyncio.create_task(_ask(cluster, line, tally if messages else None, over))
+        following = asyncio.create_task(_follow(cluster, line, over))
         try:
             if messages:
-                await _storm(cluster, line, messages, seed, out, tally)
+                async with asking(line, ASK_EVERY_S, out / "asker.log") as asker:
+                    await _storm(cluster, line, messages, seed, out, tally)
+                    note_answers(tally, await asker.end())
             over.set()
-            status = await asking
+            status = await following
         finally:
-            asking.cancel()
+            following.cancel()
             with suppress(asyncio.CancelledError):
-                await asyncio.wait({asking})
+                await asyncio.wait({following})
         peaks = {child.name: child.usage.total_bytes for child in cluster.children}
         for child in cluster.children:
             for fault in faults_in_text(child.log_path.read_text(encoding="utf-8", errors="replace")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +66,25 @@ def test_what_a_reader_does_is_seen(
     assert dict(tally.outcomes) == {outcome: 5} and len(tally.faults) == (5 if said else 0)
     assert all(said in fault and "seed 1" in fault for fault in tally.faults)
     assert bool(tally.problems()) == bool(said)
+
+
+def _computes() -> object:
+    until = time.thread_time() + 0.05
+    while time.thread_time() < until:
+        pass
+    return None
+
+
+@pytest.mark.parametrize(("read", "slow"), [(_computes, True), (_refuses, False)])
+def test_a_reader_that_takes_long_is_named(
+    read: Callable[[], object], slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Reader("one", lambda draw: blind(draw, b"good"), lambda data: read(), strict=False)
+    monkeypatch.setattr(readers_module, "document_readers", lambda: [one])
+    monkeypatch.setattr(readers_module, "bulk_readers", lambda folder: [])
+    monkeypatch.setattr(readers_module, "SLOW_S", 0.04)
+    tally = fuzz_readers(2, 1, tmp_path)
+    assert [("took" in fault) for fault in tally.faults] == [True, True] * slow
 
 
 def test_a_tally_says_what_was_not_withstood() -> None:
