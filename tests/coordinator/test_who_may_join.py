@@ -109,7 +109,10 @@ def test_a_quarantined_member_is_kept_out_with_the_evidence_until_it_is_pardoned
     async def body(house: House) -> None:
         name = KEYS[0].member_id
         await join(house, 0, peer_keys)
-        record = {"operator": "", "stage": 0, "kind": "PASS", "round": 1, "evidence_cid": "bafk-evidence", "reason": "made up"}
+        record = {
+            "operator": "", "stage": 0, "kind": "PASS", "round": 1, "evidence_cid": "bafk-evidence", "reason": "made up",
+            "base_cid": house.state.base_cid,
+        }  # fmt: skip
         house.pieces.core.quarantine(name, record)
         house = await house.restarted()
         for calling in (join(house, 0, peer_keys), house.ask(KEYS[0], "watch", pb.WatchRequest())):
