@@ -24,12 +24,15 @@ from common.errors import Code, HocketError
 from common.faults import NO_FAULTS
 from common.lock import locked
 from coordinator import tls
+from coordinator.audit_secret import AuditSecrets
+from coordinator.auditing import Auditing
 from coordinator.children import Child, run_once
 from coordinator.dataset import import_dataset
 from coordinator.journal import Journal
 from coordinator.run_config import NetworkSection, RunConfig
 from coordinator.server import Coordinator
 from coordinator.start import found
+from coordinator.versions import Versions
 from protocol.generated import hocket_pb2 as pb
 from swarm.blocks import BlockStore
 
@@ -149,7 +152,10 @@ def test_a_taken_port_is_named(scripted: SimpleNamespace) -> None:
         async def run() -> None:
             coordinator = Coordinator(config, text, scripted.folder, scripted.state_dir, NO_FAULTS)
             found(coordinator._core, config, text, scripted.folder, coordinator._store)
-            coordinator._server(None)
+            core, key, store = coordinator._core, coordinator._key, coordinator._store
+            versions = Versions(scripted.state_dir / "versions", store, key)
+            auditing = Auditing(core, versions, store, key, AuditSecrets(key, config.run.id), scripted.state_dir)
+            coordinator._server(None, auditing)
 
         scripted.state_dir.mkdir()
         with pytest.raises(HocketError) as caught:

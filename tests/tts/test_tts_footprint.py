@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import made_up_utterances
 import pytest
 import torch
 from hypothesis import given
@@ -107,7 +108,8 @@ print(top - before, stage_footprint(config, spec, load).memory_bytes)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_predicted_memory_is_within_a_fifth_of_a_process_that_trains() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(Path(__file__).parent)], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", MEASURE, str(Path(made_up_utterances.__file__).parent)],
+        capture_output=True, text=True, check=True, timeout=100,
     )
     measured, predicted = (int(number) for number in ran.stdout.split())
     assert measured > 100 * MIB
