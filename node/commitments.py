@@ -213,6 +213,7 @@ class Recorder:
             context.run_id, context.round, context.stage, context.member_id, context.generation, context.base_cid, previous, part
         )
         self._chain = Chain(start)
+        self.part = part
         self._max_unanswered = max_unanswered
         self._base = local.base_arrays()
         self._traces: dict[int, PassTrace] = {}

@@ -160,7 +160,7 @@ class Committer:
 
     def _draw(self, recorder: Recorder, held: HeldStep, step: bool, microbatches: list[int]) -> None:
         """Queue what the coordinator wants to see of a step; the step is answered once that is sent."""
-        head = self._head(held)
+        head = self._head(recorder, held)
         openings: list[tuple[pb.OpeningHead, Callable[[], Tensors]]] = []
         if step and held.before is not None:
             openings.append((_with(head, kind=pb.STEP), lambda: step_opening(held)))
@@ -182,10 +182,10 @@ class Committer:
         self._drawn.put_nowait(_Drawn(held, openings, now + OPEN_WITHIN_S, answered))
 
     @staticmethod
-    def _head(held: HeldStep) -> pb.OpeningHead:
-        about, commit = held.about, held.commit.result()
+    def _head(recorder: Recorder, held: HeldStep) -> pb.OpeningHead:
+        about = held.about
         return pb.OpeningHead(
-            round=about.round, stage=about.stage, generation=about.generation, step=about.step, part=commit.part
+            round=about.round, stage=about.stage, generation=about.generation, step=about.step, part=recorder.part
         )
 
     @staticmethod
@@ -271,8 +271,8 @@ class Committer:
         openings: list[tuple[pb.OpeningHead, Callable[[], Tensors]]] = []
         held = recorder.last() if task.kind == pb.REQUEST else recorder.held(task.step)
         signed = recorder.signed(task.microbatch_id)
-        if held is not None and held.commit.done():
-            head = _with(self._head(held), audit_id=task.audit_id, microbatch_id=task.microbatch_id)
+        if held is not None:
+            head = _with(self._head(recorder, held), audit_id=task.audit_id, microbatch_id=task.microbatch_id)
             if task.kind == pb.REQUEST and signed is not None:
                 head = _with(head, kind=pb.REQUEST, step=task.step)
                 about = held.about.model_copy(update={"step": task.step, "microbatches": ()})

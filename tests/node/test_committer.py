@@ -291,6 +291,24 @@ def test_signed_messages_are_opened_where_two_ends_disagree(harness: ModuleType,
     audited(harness, tmp_path, body)
 
 
+def test_a_request_is_opened_while_the_newest_commit_is_still_being_made(harness: ModuleType, tmp_path: Path) -> None:
+    async def body(chain: Any, one: Audited) -> None:
+        await chain.work()
+        await one.committer.settled(lambda: True)
+        record, recorder = one.auditor.commits[1].records[0], one.node.replica.recorder
+        recorder.stepped([], 0, 0.1, 1.0, one.node.local.copied_state())
+        assert not recorder.last().commit.done()
+        one.committer.asked(
+            pb.RunView(openings=[pb.OpeningTask(kind=pb.REQUEST, round=1, step=1, microbatch_id=record.id, audit_id="a")])
+        )
+        await one.auditor.opened(1)
+        (head, tensors) = one.auditor.openings[0]
+        assert (head.kind, head.step, head.part, head.audit_id) == (pb.REQUEST, 1, 0, "a")
+        assert read_request(tensors)[1]
+
+    audited(harness, tmp_path, body, leases=1)
+
+
 def test_a_commit_that_is_refused_ends_the_recording_and_not_the_training(harness: ModuleType, tmp_path: Path) -> None:
     async def body(chain: Any, one: Audited) -> None:
         one.auditor.refusals = [(grpc.StatusCode.FAILED_PRECONDITION, HocketError(Code.COMMIT_REFUSED, "no").line())]
