@@ -246,8 +246,9 @@ class Recorder:
         if last + 1 != STEP_WITH_OUTPUTS:
             trace.forget_outputs()
         self._traces[trace.identifier] = trace
+        known = self._signed.pop(trace.identifier, (b"", b""))  # where its gradient was thrown away, and it came again
         self._signed[trace.identifier] = signed = (trace.request, trace.answer)
-        self._signed_bytes += sum(map(len, signed))
+        self._signed_bytes += sum(map(len, signed)) - sum(map(len, known))
         trace.request = trace.answer = b""
         while self._signed_bytes > SIGNED_BYTES:
             self._signed_bytes -= sum(map(len, self._signed.popitem(last=False)[1]))

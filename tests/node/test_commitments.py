@@ -210,6 +210,27 @@ def test_all_that_was_signed_is_listed_though_it_was_not_counted(harness: Module
     harness.run_chain(chain, body)
 
 
+def test_signed_messages_of_a_pass_that_came_again_take_their_room_once(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = harness.Chain(1, leases=harness.Leases(1))
+
+    async def body(chain: Any) -> None:
+        (node,) = chain.nodes
+        recorder = Recorder(node.local, node.engine, node.context)
+        await recorder.begin()
+        monkeypatch.setattr("node.commitments.SIGNED_BYTES", 25)
+        for identifier in (1, 2, 2, 2):  # the gradients of 2 are thrown away twice
+            recorder.passed(PassTrace(identifier, 5, 5, "fp32", {}, b"i", "sender", b"r" * 6, b"a" * 4))
+            recorder.discarded([2])
+        assert recorder.signed(1) == recorder.signed(2) == (b"r" * 6, b"a" * 4)
+        recorder.passed(PassTrace(3, 5, 5, "fp32", {}, b"i", "sender", b"r" * 6, b"a" * 4))
+        assert recorder.signed(1) is None and recorder.signed(2) and recorder.signed(3)
+        await recorder.close()
+
+    harness.run_chain(chain, body)
+
+
 def test_what_was_sent_and_given_up_is_listed(harness: ModuleType) -> None:
     chain = harness.Chain(2, leases=harness.Leases(1), step_deadline_s=1.0, attempts=1)
 
