@@ -21,7 +21,7 @@ from node.context import RoundContext
 from node.engine import Engine, Priority
 from node.local_sgd import LocalStage
 from node.wire import Exchange, Losses
-from protocol.commitments import ChainStart, TensorsDigest, link_of, tensors_digest
+from protocol.commitments import ChainStart, link_of, state_digests
 from protocol.generated import hocket_pb2 as pb
 from protocol.openings import About, Group, MicrobatchAbout, group_digest
 from protocol.tensors import EncodedTensor, encode
@@ -149,19 +149,6 @@ class Chain:
         commit.link = link_of(commit, self._start)
         self._last = commit
         return commit
-
-
-def state_digests(base: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
-    """The digests by which a commit names a state: of base minus weights, and of the optimizer's moments.
-
-    Args:
-        base: float32 by parameter name. state: of `LocalStage.copied_state`.
-    """
-    update = TensorsDigest()
-    for name in sorted(base):
-        update.begin(name, "float32", base[name].shape)
-        update.add(base[name] - state[f"weights.{name}"])
-    return update.digest(), tensors_digest({name: value for name, value in state.items() if name.startswith("moments.")})
 
 
 @dataclass

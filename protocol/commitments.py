@@ -21,6 +21,8 @@ from protocol.generated import hocket_pb2 as pb
 from protocol.merkle import merkle_root
 
 DIGEST_BYTES = 32
+WEIGHTS, MOMENTS = "weights.", "moments."
+"""What the names of a state's tensors begin with."""
 
 
 def tensors_digest(tensors: Mapping[str, np.ndarray]) -> bytes:
@@ -51,6 +53,21 @@ class TensorsDigest:
 
     def digest(self) -> bytes:
         return self._hash.digest()
+
+
+def state_digests(base: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:
+    """The digests by which a commit names a state: of base minus weights, and of the optimizer's moments.
+
+    Args:
+        base: float32 by parameter name. state: `weights.NAME` like each of the base, and `moments.NAME.KEY`.
+    """
+    update = TensorsDigest()
+    # Values that are not finite may overflow here: their digest is another one, and that is all that is asked.
+    with np.errstate(invalid="ignore", over="ignore"):
+        for name in sorted(base):
+            update.begin(name, "float32", base[name].shape)
+            update.add(base[name] - state[f"{WEIGHTS}{name}"])
+    return update.digest(), tensors_digest({name: value for name, value in state.items() if name.startswith(MOMENTS)})
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,11 @@ import numpy as np
 from common.errors import Code, HocketError
 from protocol.agreement import Agreement, compare, compare_sums
 from protocol.calibration import Row
-from protocol.commitments import tensors_digest
+from protocol.commitments import MOMENTS, WEIGHTS, state_digests
 from protocol.generated import hocket_pb2 as pb
 from protocol.openings import About, OpenedPass, OpenedStep
 
 SIDE = ("codes", "n_frames", "speaker", "language")
-MOMENTS = "moments."
-WEIGHTS = "weights."
 
 
 def odd_encoding(about: About, wire: str) -> str:
@@ -92,18 +90,15 @@ def step_misfit(
 def state_misfit(state: Mapping[str, np.ndarray], base: Mapping[str, np.ndarray], commit: pb.StepCommit) -> str:
     """Whether weights and moments are those of a commit, bit by bit."""
     weights = {name.removeprefix(WEIGHTS): value for name, value in state.items() if name.startswith(WEIGHTS)}
-    moments = {name: value for name, value in state.items() if name.startswith(MOMENTS)}
-    if len(weights) + len(moments) != len(state) or set(weights) != set(base):
+    if not all(name.startswith((WEIGHTS, MOMENTS)) for name in state) or set(weights) != set(base):
         return "its tensors are not those of the stage"
     for name, value in weights.items():
         if value.dtype != np.float32 or value.shape != base[name].shape:
             return f"{name} is {value.dtype} {value.shape}, not float32 {base[name].shape}"
-    # Values that are not finite may overflow here: their digest is another one, and that is all that is asked.
-    with np.errstate(invalid="ignore", over="ignore"):
-        update = {name: base[name] - value for name, value in weights.items()}
-    if tensors_digest(update) != commit.update_digest:
+    update, moments = state_digests(base, state)
+    if update != commit.update_digest:
         return "the weights are not those that were committed to"
-    if tensors_digest(moments) != commit.moments_digest:
+    if moments != commit.moments_digest:
         return "the optimizer's state is not the one that was committed to"
     return ""
 

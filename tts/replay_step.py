@@ -21,13 +21,13 @@ from torch import Tensor
 
 from common.errors import Code, HocketError
 from protocol.calibration import StepLimits
+from protocol.commitments import MOMENTS, WEIGHTS
 from protocol.openings import OpenedStep
 from tts.batch import own_tensor
 from tts.optimizer import BETAS, EPS
 from tts.replay import GRADIENT, PassInput, replay_pass
 from tts.stages import Stage
 
-WEIGHTS, MOMENTS = "weights.", "moments."
 ROUNDINGS = 4 * 2.0**-23
 """Relative error of a float32 formula of a few operations."""
 UNDERFLOW = 1e-15

@@ -13,10 +13,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.commitments import Chain, HeldStep, PassTrace, Recorder, state_digests
+from node.commitments import Chain, HeldStep, PassTrace, Recorder
 from node.downstream import Errand
 from node.wire import StepInput
-from protocol.commitments import ChainStart, link_of, tensors_digest
+from protocol.commitments import ChainStart, link_of, state_digests, tensors_digest
 from protocol.generated import hocket_pb2 as pb
 from protocol.openings import group_arrays
 
