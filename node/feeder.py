@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from node.commitments import PassTrace
@@ -58,11 +56,6 @@ class Prepared:
 
     lease: pb.LeaseReply
     batches: list[TextBatch]
-
-
-def batch_arrays(batch: TextBatch) -> dict[str, np.ndarray]:
-    """What a microbatch's input to stage 0 is, by the names of `TextBatch`: int64, `speaker` float32."""
-    return {name: tensor.numpy() for name, tensor in vars(batch).items()}
 
 
 class Feeder:
@@ -240,7 +233,7 @@ class Feeder:
         context, replica, settings = self._context, self._replica, self._context.settings
         loop = asyncio.get_running_loop()
         began = time.monotonic()
-        arrays = batch_arrays(batch)
+        arrays = batch.arrays()
         digest = tensors_digest(arrays)
         if replica.ledger.arrive(identifier, digest, batch.frames).outcome is not Outcome.NEW:
             logger.error("microbatch %d was leased twice and is left out", identifier)
