@@ -10,7 +10,6 @@ import asyncio
 import heapq
 import logging
 import os
-import platform
 import sys
 import threading
 import time
@@ -53,11 +52,6 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
-
-
-def device_class() -> str:
-    """What two machines share whose results are close: the kind of device, its architecture, and the dtype of its passes."""
-    return f"cpu-{platform.machine()}-float32"
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:

@@ -15,8 +15,9 @@ from common.heartbeat import keep_beating
 from common.lock import locked
 from common.log import EventLog
 from common.stop import stop_signals
-from node.engine import device_class, set_threads
+from node.engine import set_threads
 from node.follower import Follower
+from protocol.calibration import device_class
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, PeerKey
 from protocol.tensors import ENCODINGS

@@ -7,6 +7,7 @@ measures and writes such a table; the one that comes with the program is `calibr
 
 from __future__ import annotations
 
+import platform
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,11 @@ MAX_TABLE_BYTES = 1 << 20
 MAX_CLASS_CHARACTERS = 64
 
 Positive = Annotated[float, Field(gt=0, lt=1)]
+
+
+def device_class(dtype: str = "float32") -> str:
+    """What two machines share whose results are close: the kind of device, its architecture, and the dtype of its passes."""
+    return f"cpu-{platform.machine()}-{dtype}"
 
 
 class _Part(BaseModel):

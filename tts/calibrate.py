@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from protocol.agreement import judge
-from protocol.calibration import Calibration, Row, StepLimits, TensorLimits
+from protocol.calibration import Calibration, Row, StepLimits, TensorLimits, device_class
 from protocol.tensors import ENCODINGS
 from tts.calibration_cases import Gradients, Work, lies, threads, travelled, ways, works
 from tts.config import ModelConfig
@@ -138,8 +138,7 @@ def look(work: Work, measured: Measured, table: Calibration | None) -> None:
 
 
 def _row(table: Calibration, pair: Pair, wire: str) -> Row:
-    ours, theirs = (f"cpu-{platform.machine()}-{dtype}" for dtype in pair)
-    return table.row_for(ours, theirs, wire)
+    return table.row_for(device_class(pair[0]), device_class(pair[1]), wire)
 
 
 def _widen(into: dict[str, float], found: Mapping[str, float]) -> None:

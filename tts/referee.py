@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import Code, HocketError
 from protocol.agreement import Agreement
-from protocol.calibration import Calibration, Row, read_calibration, shipped_calibration
+from protocol.calibration import Calibration, Row, device_class, read_calibration, shipped_calibration
 from protocol.generated import hocket_pb2 as pb
 from protocol.opening_checks import compare_outputs, gradient_wire, odd_encoding, pass_misfit, step_misfit, wanted_groups
 from protocol.openings import OpenedPass, OpenedStep, read_pass, read_step
@@ -49,7 +48,7 @@ from tts.stage_files import expected_tensors
 from tts.stages import Stage, build_stage
 
 LIMIT_S = 600.0
-OWN_CLASS = f"cpu-{platform.machine()}-float32"
+OWN_CLASS = device_class()
 
 
 class _Part(BaseModel):
