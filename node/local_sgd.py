@@ -237,14 +237,15 @@ class LocalStage:
 
         Returns: `weights.NAME` as float32 like the parameter, and what `StageOptimizer.state` names, after `moments.`.
         """
-        weights = {f"weights.{name}": to_numpy(parameter) for name, parameter in self._parameters.items()}
-        return weights | {f"moments.{name}": to_numpy(value) for name, value in self._optimizer.live_state().items()}
+        return {name: to_numpy(value) for name, value in self._live().items()}
 
     def copied_state(self) -> dict[str, np.ndarray]:
         """A copy of `live_tensors` in the memory of the host."""
-        live = {f"weights.{name}": parameter.detach() for name, parameter in self._parameters.items()}
-        live |= {f"moments.{name}": value for name, value in self._optimizer.live_state().items()}
-        return {name: value.to("cpu", torch.float32, copy=True).contiguous().numpy() for name, value in live.items()}
+        return {name: value.to("cpu", torch.float32, copy=True).contiguous().numpy() for name, value in self._live().items()}
+
+    def _live(self) -> dict[str, Tensor]:
+        weights = {f"weights.{name}": parameter.detach() for name, parameter in self._parameters.items()}
+        return weights | {f"moments.{name}": value for name, value in self._optimizer.live_state().items()}
 
     def base_arrays(self) -> dict[str, np.ndarray]:
         """The base, float32 by parameter name, not copied where that can be helped: `adopt` writes to it."""
