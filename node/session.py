@@ -78,7 +78,6 @@ def _from_status(error: grpc.aio.AioRpcError) -> HocketError:
         return HocketError(Code.SIGNATURE_INVALID, f"the coordinator says: {told.detail if told is not None else details}")
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return HocketError(Code.PEER_REFUSED, "the coordinator does not serve this")
-    told = error_of_line(details)
     if error.code() is grpc.StatusCode.FAILED_PRECONDITION and told is not None and told.code in _FOR_GOOD:
         return told
     return HocketError(Code.COORDINATOR_UNREACHABLE, f"{error.code().name}: {details}")
