@@ -106,10 +106,14 @@ def signed_header(signed: pb.Signed) -> pb.SignedHeader:
         HocketError: SIGNATURE_INVALID with the reason.
     """
     header = peek(signed)
+    _check_signature(signed, header)
+    return header
+
+
+def _check_signature(signed: pb.Signed, header: pb.SignedHeader) -> None:
     verify(header.public_key, signed.signature, SIGNED_PREFIX + signed.header)
     if hashlib.sha256(signed.payload).digest() != header.payload_sha256:
         raise _refused("the payload is not the one that was signed")
-    return header
 
 
 def open_signed(
@@ -148,9 +152,7 @@ def open_signed(
         raise _refused("signed for another receiver")
     if abs(header.time_ms - now_ms) > window_ms:
         raise _refused(f"its time differs from ours by {(header.time_ms - now_ms) / 1000:+.0f} s; check both clocks")
-    verify(header.public_key, signed.signature, SIGNED_PREFIX + signed.header)
-    if hashlib.sha256(signed.payload).digest() != header.payload_sha256:
-        raise _refused("the payload is not the one that was signed")
+    _check_signature(signed, header)
     if request_nonce is not None and header.nonce != request_nonce:
         raise _refused("it answers another request")
     if nonces is not None:
