@@ -153,7 +153,7 @@ class Witness:
                 self._told(task, error.line())
 
     async def _answer(self, stand: Stand, task: pb.WitnessTask, providers: Providers) -> None:
-        opened = read_pass(await self._fetch(task.input_cid, providers))
+        opened = await asyncio.to_thread(read_pass, await self._fetch(task.input_cid, providers))
         about = opened.about
         if (about.round, about.stage, about.base_cid, opened.microbatch.id) != (
             task.round, task.stage, task.base_cid, task.microbatch_id,
