@@ -14,14 +14,21 @@ WARM_UP_SHARE = 0.25
 MIN_SAMPLES = 8
 MAX_POINTS = 120
 """More samples than that are put together, by the median of neighbours: slopes are counted between all pairs."""
+FLOOR_WINDOWS = 24
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How much a quantity may grow over the time that is looked at: the larger of a share of its median and a fixed amount."""
+    """How much a quantity may grow over the time that is looked at: the larger of a share of its median and a fixed amount.
+
+    Args:
+        floor: the least of each of `FLOOR_WINDOWS` is looked at. For what rises and falls by many with the traffic, such as the
+            streams under way: what is never given back raises the least too, a busier hour raises the rest alone.
+    """
 
     share: float
     amount: float
+    floor: bool = False
 
     def over(self, median: float) -> float:
         return max(self.share * median, self.amount)
@@ -29,9 +36,9 @@ class Bound:
 
 BOUNDS = {
     "memory_bytes": Bound(0.05, 8 * 2**20),
-    "threads": Bound(0.0, 2.0),
-    "descriptors": Bound(0.05, 4.0),
-    "sockets": Bound(0.05, 4.0),
+    "threads": Bound(0.0, 2.0, floor=True),
+    "descriptors": Bound(0.05, 4.0, floor=True),
+    "sockets": Bound(0.05, 4.0, floor=True),
 }
 """Of what a soak samples."""
 
@@ -54,10 +61,11 @@ class Verdict:
     reason: str
 
 
-def _thinned(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    size = -(-len(samples) // MAX_POINTS)
+def _thinned(samples: Sequence[tuple[float, float]], floor: bool) -> list[tuple[float, float]]:
+    size = -(-len(samples) // (FLOOR_WINDOWS if floor else MAX_POINTS))
     groups = [samples[start : start + size] for start in range(0, len(samples), size)]
-    return [(statistics.median(at for at, _ in group), statistics.median(value for _, value in group)) for group in groups]
+    of_values = min if floor else statistics.median
+    return [(statistics.median(at for at, _ in group), of_values([value for _, value in group])) for group in groups]
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> float:
@@ -88,10 +96,10 @@ def judge(samples: Sequence[tuple[float, float]], bound: Bound, *, warm_up_s: fl
     settled = [(at, value) for at, value in samples if at >= from_s]
     if len(settled) < MIN_SAMPLES or end <= begin:
         return None
-    points = _thinned(settled)
+    points = _thinned(settled, bound.floor)
     each_s = slope(points)
     span_s = settled[-1][0] - settled[0][0]
-    quarter = max(len(settled) // 4, 1)
+    quarter = max(len(points) // 4, 1)
     median = statistics.median(value for _, value in settled)
     growth, allowed = each_s * span_s, bound.over(median)
     flat = growth <= allowed
@@ -100,7 +108,7 @@ def judge(samples: Sequence[tuple[float, float]], bound: Bound, *, warm_up_s: fl
         per_hour=each_s * 3600.0,
         growth=growth,
         allowed=allowed,
-        first=statistics.median(value for _, value in settled[:quarter]),
-        last=statistics.median(value for _, value in settled[-quarter:]),
+        first=statistics.median(value for _, value in points[:quarter]),
+        last=statistics.median(value for _, value in points[-quarter:]),
         reason=f"grows by {growth:.4g} in {span_s:.0f} s, {'no more than' if flat else 'more than'} {allowed:.4g}",
     )

@@ -11,14 +11,24 @@ PROC = Path("/proc")
 
 def pss_bytes(pid: int) -> int | None:
     """PSS of one process in bytes; None when it is gone."""
+    return _mapped_bytes(pid, ("Pss:",))
+
+
+def private_bytes(pid: int) -> int | None:
+    """What is in memory for one process alone, in bytes; None when it is gone.
+
+    Unlike its PSS, this does not move when other processes come and go that share its libraries.
+    """
+    return _mapped_bytes(pid, ("Private_Clean:", "Private_Dirty:"))
+
+
+def _mapped_bytes(pid: int, kinds: tuple[str, ...]) -> int | None:
     try:
         text = (PROC / str(pid) / "smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    for line in text.splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return None
+    sizes = [int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(kinds)]
+    return sum(sizes) if sizes else None
 
 
 def peak_bytes() -> int:
@@ -129,7 +139,7 @@ class Holding:
     """What a process holds at one moment.
 
     Args:
-        name: of its program, as the kernel has it. memory_bytes: PSS. sockets: of its descriptors.
+        name: of its program, as the kernel has it. memory_bytes: its own (see `private_bytes`). sockets: of its descriptors.
     """
 
     name: str
@@ -141,7 +151,7 @@ class Holding:
 
 def holding(pid: int) -> Holding | None:
     """What a process holds now; None when it is gone, or ends while it is looked at."""
-    memory = pss_bytes(pid)
+    memory = private_bytes(pid)
     folder = PROC / str(pid)
     try:
         name = (folder / "comm").read_text().strip()

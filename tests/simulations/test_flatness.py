@@ -40,6 +40,30 @@ def test_some_spikes_are_no_growth(level: float, spikes: int, seed: int) -> None
     assert verdict is not None and verdict.flat
 
 
+@given(floor=st.integers(1, 30), busy=st.integers(5, 60), seed=st.integers())
+def test_more_traffic_over_the_same_floor_is_flat(floor: int, busy: int, seed: int) -> None:
+    """Streams come and go the whole time; in the last third there are many more of them."""
+    chance = random.Random(seed)
+    samples = []
+    for number in range(720):
+        top = busy if number > 480 else 4
+        samples.append((10.0 * number, float(floor + (0 if number % 7 == 0 else chance.randint(0, top)))))
+    verdict = judge(samples, BOUNDS["sockets"])
+    assert verdict is not None and verdict.flat and verdict.first == verdict.last == floor
+
+
+@given(floor=st.integers(1, 30), busy=st.integers(0, 20), seed=st.integers())
+def test_what_is_never_closed_is_found_under_any_traffic(floor: int, busy: int, seed: int) -> None:
+    """One socket is left open every ten minutes of two hours."""
+    chance = random.Random(seed)
+    samples = [
+        (10.0 * number, float(floor + number // 60 + (0 if number % 7 == 0 else chance.randint(0, busy))))
+        for number in range(720)
+    ]
+    verdict = judge(samples, BOUNDS["sockets"])
+    assert verdict is not None and not verdict.flat
+
+
 def test_what_fills_up_in_the_beginning_is_left_out() -> None:
     samples = [(float(at), min(at, 20) * 100.0) for at in range(100)]
     verdict = judge(samples, BOUND)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-from simulations.usage import Usage, children, cpu_seconds, descendants, pss_bytes, start_ticks
+from simulations.usage import Usage, children, cpu_seconds, descendants, private_bytes, pss_bytes, start_ticks
 
 CHILD = """
 import subprocess, sys
@@ -14,6 +16,15 @@ child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], s
 child.stdout.readline()  # it runs, so that it has memory
 print(child.pid, flush=True)
 child.wait()
+"""
+
+MAPPED = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+sum(pages[::4096])
+print(1, flush=True)
+input()
 """
 
 
@@ -36,3 +47,34 @@ def test_a_tree_of_processes_is_seen_and_its_peak_kept() -> None:
     peak.sample(tree.pid)
     assert (peak.own_bytes, peak.children_bytes, peak.total_bytes) == first
     assert pss_bytes(tree.pid) is None and start_ticks(tree.pid) is None and children(tree.pid) == []
+
+
+def test_what_is_a_process_s_own_does_not_count_what_it_shares() -> None:
+    size = 16 * 2**20
+    before = private_bytes(os.getpid())
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as own:
+        own[:] = b"x" * size
+        grown = private_bytes(os.getpid())
+        twin = subprocess.Popen(["/bin/true"])
+        twin.wait()
+    assert before is not None and grown is not None and 0.9 * size < grown - before < 1.5 * size
+    assert private_bytes(twin.pid) is None
+
+
+def test_a_page_that_two_processes_have_is_nobody_s_own(tmp_path: Path) -> None:
+    size = 16 * 2**20
+    (tmp_path / "file").write_bytes(b"x" * size)
+    twins = [
+        subprocess.Popen(
+            [sys.executable, "-c", MAPPED, str(tmp_path / "file")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    try:
+        for twin in twins:
+            assert twin.stdout is not None and twin.stdout.readline() == "1\n"
+        own, fair = private_bytes(twins[0].pid), pss_bytes(twins[0].pid)
+        assert own is not None and fair is not None and own < size and fair - own > size // 4
+    finally:
+        for twin in twins:
+            twin.communicate("\n", timeout=20)
