@@ -159,9 +159,11 @@ def test_a_peer_killed_while_it_works_and_restarted_at_another_port(tmp_path: Pa
                 assert (await calling)[0] is Code.STREAM_BROKEN
                 assert time.monotonic() - start < 5
                 await asyncio.to_thread(wait_until_gone, peer.told["daemon_pid"], 20)
-                code, after_s = await failure(carrier, peer.address, "echo")
-                assert code is Code.PEER_UNREACHABLE
-                assert after_s < 5
+                async with asyncio.timeout(5):
+                    # Until our daemon has read the end of the old connection, a call may still be sent into it, and break.
+                    while (found := (await failure(carrier, peer.address, "echo"))[0]) is Code.STREAM_BROKEN:
+                        await asyncio.sleep(0.01)
+                assert found is Code.PEER_UNREACHABLE
             with serving_peer(tmp_path / "peer") as again:
                 assert again.address.peer_id == peer.address.peer_id
                 assert again.address.multiaddrs != peer.address.multiaddrs
