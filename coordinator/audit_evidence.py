@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ from protocol.identity import MemberKey
 from swarm.blocks import BlockStore
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The round that a member's words are of, and the version that it began with."""
+
+    round: int
+    base_cid: str
+    version: int
 
 
 class Accuser:
@@ -46,6 +56,11 @@ class Accuser:
             "seed": config.run.seed, "wire": config.network.wire, "weight_decay": config.rounds.weight_decay,
             "clip_norm": config.rounds.clip_norm, "stages": config.model.stages,
         }  # fmt: skip
+
+    def now(self) -> Place:
+        """The round that the run is in."""
+        state = self._core.state
+        return Place(state.round, state.base_cid, state.version)
 
     async def of_audit(
         self, audit: Audit, kind: str, member: str, reason: str, *, by: str, statistics: dict[str, Any],
@@ -95,19 +110,18 @@ class Accuser:
         )  # fmt: skip
 
     def of_messages(
-        self, member: Member, kind: str, reason: str, signed: Sequence[bytes], *, generation: int, step: int | None = None,
-        files: Sequence[EvidenceFile] = (),
+        self, member: Member, kind: str, reason: str, signed: Sequence[bytes], place: Place, *, generation: int,
+        step: int | None = None, files: Sequence[EvidenceFile] = (),
     ) -> None:  # fmt: skip
-        """Quarantine a member for what it signed in this round: FORK, CHAIN, SHAPE, NOT_FINITE, NORM, ZERO, STALE_BASE.
+        """Quarantine a member for what it signed in a round: FORK, CHAIN, SHAPE, NOT_FINITE, NORM, ZERO, STALE_BASE.
 
         Args:
-            signed: its messages. step: that they are about; None: none. files: that they name.
+            signed: its messages, of `place`. step: that they are about; None: none. files: that they name.
         """
-        state = self._core.state
         assert member.stage is not None
         self._write(
-            kind, member.member, member.operator, reason, signed, files, round=state.round, stage=member.stage,
-            base_cid=state.base_cid, version=state.version, generation=generation, step=step,
+            kind, member.member, member.operator, reason, signed, files, round=place.round, stage=member.stage,
+            base_cid=place.base_cid, version=place.version, generation=generation, step=step,
             device_class=member.info.get("device_class", ""),
         )  # fmt: skip
 

@@ -51,7 +51,7 @@ class Auditing:
         referee = Referee(core, self.book, secrets, versions, store, state_dir)
         self.loop = AuditLoop(core, self.book, secrets, self._files, referee, self._accuser, store)
         self.intake = AuditIntake(core, self.book, secrets, self._forked)
-        self._largest: tuple[str, dict[int, float]] = ("", {})
+        self._largest: dict[tuple[str, int], float] = {}
         self._forgotten = 0
 
     def resume(self) -> None:
@@ -121,21 +121,22 @@ class Auditing:
         core, state = self._core, self._core.state
         manifest = core.manifest
         assert manifest is not None
-        base, tensors = state.base_cid, tensor_infos(manifest.stages[head.stage])
+        # Of now: the run and the chain may go on while the bytes are read.
+        place, tensors = self._accuser.now(), tensor_infos(manifest.stages[head.stage])
         chains = self.book.chains(head.round, member.member)
         chain = chains.get((head.generation, head.chain_part)) if head.chain_link else None
+        committed = None if chain is None else chain.last.update_digest
         rates = rates_of((one for each in chains.values() for one in each.commits), head.chain_link)
 
         def look() -> Fault | None:
-            if self._largest[0] != base:
-                self._largest = (base, {})
-            if head.stage not in self._largest[1]:
-                weights = self._versions.files(manifest, head.stage).weights
-                self._largest[1][head.stage] = largest(weights, tensors, Code.CHECKPOINT_INVALID)
+            key = (place.base_cid, head.stage)
+            most = self._largest.get(key)
+            if most is None:
+                most = largest(self._versions.files(manifest, head.stage).weights, tensors, Code.CHECKPOINT_INVALID)
+                self._largest = {**{one: known for one, known in self._largest.items() if one[0] == key[0]}, key: most}
             return update_fault(
-                path, tensors, committed=None if chain is None else chain.last.update_digest,
-                lr_sum=None if chain is None else sum(rates), weight_decay=core.config.rounds.weight_decay,
-                base_largest=self._largest[1][head.stage],
+                path, tensors, committed=committed, lr_sum=None if chain is None else sum(rates),
+                weight_decay=core.config.rounds.weight_decay, base_largest=most,
             )  # fmt: skip
 
         fault = await asyncio.to_thread(look)
@@ -150,8 +151,9 @@ class Auditing:
         opening = Opening(head.sha256.hex(), head.size_bytes, where, member.member, words.hex())
         file = await asyncio.to_thread(self._accuser.keep, "update", opening)
         self._accuser.of_messages(
-            current, fault.kind, fault.reason, [words, *commits], generation=head.generation, step=head.chain_step, files=[file]
-        )
+            current, fault.kind, fault.reason, [words, *commits], place, generation=head.generation, step=head.chain_step,
+            files=[file],
+        )  # fmt: skip
         return f"{fault.reason}; you are quarantined"
 
     def refused_head(self, member: Member, head: pb.UpdateHead, signed: pb.Signed) -> None:
@@ -172,7 +174,8 @@ class Auditing:
             kind = "SHAPE"
         else:
             return
-        self._accuser.of_messages(current, kind, reason, [signed.SerializeToString()], generation=head.generation)
+        words = [signed.SerializeToString()]
+        self._accuser.of_messages(current, kind, reason, words, self._accuser.now(), generation=head.generation)
 
     def after_update(self, member: Member, head: pb.UpdateHead) -> bool:
         """Once an update is in the journal: whether its last step is to be opened. One that nobody may check is left out."""
@@ -183,4 +186,6 @@ class Auditing:
         return drawn
 
     def _forked(self, member: Member, signed: list[bytes], commit: pb.StepCommit, reason: str) -> None:
-        self._accuser.of_messages(member, "FORK", reason, signed, generation=commit.generation, step=commit.step)
+        self._accuser.of_messages(
+            member, "FORK", reason, signed, self._accuser.now(), generation=commit.generation, step=commit.step
+        )

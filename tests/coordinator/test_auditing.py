@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 from pathlib import Path
@@ -15,6 +16,7 @@ from door_in_process import Aborted, House, within
 from forked_core import KEY
 
 from common.errors import Code
+from coordinator import auditing
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Kind
 from coordinator.evidence import Evidence, read_evidence
@@ -315,6 +317,32 @@ def test_what_the_bytes_of_an_update_prove_is_found_at_the_door(lie: str, tmp_pa
         again = await house.restarted()
         assert again.state.audit.quarantined == house.state.audit.quarantined
         house.pieces = again.pieces
+
+    within(tmp_path, body, audit=AUDIT)
+
+
+def test_evidence_is_of_the_round_of_the_work_though_the_run_went_on_while_it_was_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def body(house: House) -> None:
+        core, member = house.pieces.core, (await opened_round(house))[2]
+        await member.commit(member.next_commit([]))
+        large = {name: zero + np.float32(10) for name, zero in member.zeros.items()}
+        await member.commit(member.next_commit([member.record(0)], large))
+        core.emit("phase", phase=Phase.CLOSING.value, reason="for the test")
+        loop, read = asyncio.get_running_loop(), auditing.update_fault
+
+        async def next_round() -> None:
+            core.emit("phase", phase=Phase.PREPARING.value, reason="for the test", round=2)
+
+        def slowly(*args: Any, **more: Any) -> Any:
+            asyncio.run_coroutine_threadsafe(next_round(), loop).result()
+            return read(*args, **more)
+
+        monkeypatch.setattr(auditing, "update_fault", slowly)
+        assert not (await member.submit(large)).accepted
+        found = evidence_of(house, member.id)
+        assert (found.kind, found.round, house.state.round) == ("NORM", 1, 2)
 
     within(tmp_path, body, audit=AUDIT)
 
