@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,7 @@ class Referee:
         jobs = []
         for audit in audits:
             try:
+                await asyncio.to_thread(self._bring_base, audit)
                 jobs.append(self._job(audit))
             except HocketError as error:
                 rulings[audit.id] = Ruling({}, error.line())
@@ -115,10 +117,14 @@ class Referee:
     def _base_path(self, audit: Audit) -> Path:
         return self._folder / f"base-{audit.version}-{audit.stage}.safetensors"
 
-    def _job(self, audit: Audit) -> dict[str, Any]:
-        config, base = self._core.config, self._base_path(audit)
+    def _bring_base(self, audit: Audit) -> None:
+        """Put the weights that an audit starts from where the child reads them; for a thread, as a stage is large."""
+        base = self._base_path(audit)
         if not base.exists():
             self._store.export(self._versions.load(audit.base_cid).stages[audit.stage].cid, base)
+
+    def _job(self, audit: Audit) -> dict[str, Any]:
+        config, base = self._core.config, self._base_path(audit)
         drawn = self._book.commit(audit.round, audit.member, bytes.fromhex(audit.link))
         previous = self._book.commit(audit.round, audit.member, drawn.previous) if drawn is not None else None
         common = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +17,7 @@ from door_in_process import Aborted, House, within
 from forked_core import KEY
 
 from common.errors import Code
-from coordinator import auditing
+from coordinator import auditing, referee
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Kind
 from coordinator.evidence import Evidence, read_evidence
@@ -107,6 +108,34 @@ def test_a_witness_that_says_otherwise_or_nothing_at_all_leaves_it_to_the_refere
         assert "disagrees" in audit.escalated and house.state.audit.ended == []
 
     within(tmp_path, body, audit=AUDIT)
+
+
+def test_the_weights_that_the_referee_takes_are_fetched_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    threads, export = [], BlockStore.export
+
+    def watched(store: BlockStore, *args: Any, **more: Any) -> None:
+        threads.append(threading.current_thread())
+        export(store, *args, **more)
+
+    async def child(*args: Any, **more: Any) -> None:
+        assert len(threads) == 1
+
+    async def body(house: House) -> None:
+        prover, _, reply = await first_step(house, await opened_round(house, ("a", "a", "a", "a")))
+        for kind in (pb.PASS_INPUT, pb.PASS_OUTPUT):
+            await prover.open(kind, reply.open_microbatches[0])
+        monkeypatch.setattr(BlockStore, "export", watched)
+        monkeypatch.setattr(referee, "run_once", child)
+        loop = house.pieces.auditing.loop
+        await loop.step()
+        (audit,) = house.state.audit.audits.values()
+        assert await loop._referee.rule([audit]) == {} == await loop._referee.rule([audit])  # the child said nothing
+        assert threads != [threading.current_thread()]
+        assert len(list((house.folder / "state/audit/referee").glob("base-0-0.safetensors"))) == 1
+
+    within(tmp_path, body, audit=AUDIT, membership="per_operator = 4")
 
 
 def test_no_witness_of_the_same_operator_is_asked(tmp_path: Path) -> None:
