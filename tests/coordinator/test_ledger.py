@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator import history
+from coordinator.history import History
 from coordinator.ledger import OUTCOMES, contributions, ledger, receipt_of
 from coordinator.run import Member, RunState, Update
+from coordinator.signed_receipts import SignedReceipts
+from protocol.generated import hocket_pb2 as pb
+from protocol.identity import MemberKey
 
 names = st.sampled_from(["m1", "m2", "m3", "m4"])
 entries = st.fixed_dictionaries({
@@ -76,3 +84,25 @@ def test_a_receipt_is_of_the_last_round_that_the_member_took_part_in(made: list[
 
 def test_rounds_of_an_older_journal_count_for_nothing() -> None:
     assert ledger([{"round": 1}]) == {"members": [], "operators": []} and receipt_of([{"round": 1}], "m") is None
+
+
+def test_a_round_is_unpacked_once_for_the_receipts_of_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(round: int) -> dict[str, Any]:
+        work = [{"member": f"m{number}", "operator": "", "stage": 0, "frames": number, "outcome": "accepted", "reason": ""}
+                for number in range(20)]  # fmt: skip
+        return {"round": round, "cid": f"v{round}", "contributions": work}
+
+    state = RunState(run_id="r", rounds=History())
+    entrance = SimpleNamespace(key=MemberKey.from_seed(b"k" * 32), now_ms=lambda: 1)
+    receipts = SignedReceipts(cast(Any, SimpleNamespace(state=state)), cast(Any, entrance))
+    unpacked, loads = [], json.loads
+    monkeypatch.setattr(history.json, "loads", lambda data: unpacked.append(data) or loads(data))
+    for round in range(1, 4):
+        state.rounds.append(record(round))
+        for number in [*range(20), *range(20)]:
+            signed = receipts.of(f"m{number}")
+            assert signed is not None
+            told = pb.ContributionReceipt.FromString(signed.payload)
+            assert (told.round, told.member_id, told.frames, told.version_cid) == (round, f"m{number}", number, f"v{round}")
+        assert receipts.of("nobody") is None
+    assert len(unpacked) == 1 + 2 + 3
