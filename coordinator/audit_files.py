@@ -13,7 +13,7 @@ from coordinator.audit_state import Audit, Kind, Part
 from coordinator.chains import key_of
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
-from coordinator.receiving import Announced, receive_file, settle
+from coordinator.receiving import Announced, receipt_for, receive_file, settle
 from coordinator.run import Member
 from protocol.generated import hocket_pb2 as pb
 from protocol.openings import OpenedPass, read_pass
@@ -74,14 +74,14 @@ class AuditFiles:
         part = _PARTS.get(head.kind)
         audit = self._asked_for(member.member, head, part)
         if audit is None or part is None:
-            return _receipt(head, "nobody asked for it")
+            return receipt_for(head, "nobody asked for it")
         if part in audit.files:
             same = audit.files[part].sha256 == head.sha256.hex()
-            return _receipt(head, "" if same else "another one of yours came before")
+            return receipt_for(head, "" if same else "another one of yours came before")
         if not 0 < head.size_bytes <= audit.most_bytes or len(head.sha256) != 32:
-            return _receipt(head, f"{head.size_bytes} bytes, at most {audit.most_bytes} are possible")
+            return receipt_for(head, f"{head.size_bytes} bytes, at most {audit.most_bytes} are possible")
         if (audit.id, part) in self._receiving:
-            return _receipt(head, "another one of yours is being received")
+            return receipt_for(head, "another one of yours is being received")
         self._receiving.add((audit.id, part))
         path = self.path(audit, part)
         part_path = path.with_name(path.name + ".part")
@@ -90,20 +90,20 @@ class AuditFiles:
             await receive_file(part_path, Announced("opening", head.size_bytes, head.sha256, silence_s), chunks)
             fault = await asyncio.to_thread(self._fault, audit, part, part_path)
             if audit.id not in self._core.state.audit.audits:
-                return _receipt(head, "the audit has ended")
+                return receipt_for(head, "the audit has ended")
             if fault and part is not Part.WITNESS:
                 logger.warning("the %s that %s opened is not what was committed: %s", part.value, member.member[:12], fault)
-                return _receipt(head, fault)
+                return receipt_for(head, fault)
             await asyncio.to_thread(settle, part_path, path)
             if audit.id not in self._core.state.audit.audits:
-                return _receipt(head, "the audit has ended")
+                return receipt_for(head, "the audit has ended")
             self._core.emit(
                 "audit_opened", id=audit.id, part=part.value, member=member.member, sha256=head.sha256.hex(),
                 size_bytes=head.size_bytes, path=str(path.relative_to(self._state_dir)),
                 signed=_packed(signed),
             )  # fmt: skip
             self._core.faults.reach("coordinator.opening.kept", part=part.value, round=audit.round)
-            return _receipt(head, "")
+            return receipt_for(head, "")
         finally:
             self._receiving.discard((audit.id, part))
             discard(part_path)
@@ -152,7 +152,3 @@ def _digest_fault(opened: OpenedPass, part: Part, record: pb.MicrobatchRecord) -
 
 def _packed(signed: pb.Signed) -> str:
     return signed.SerializeToString().hex()
-
-
-def _receipt(head: pb.OpeningHead, fault: str) -> pb.UpdateReceipt:
-    return pb.UpdateReceipt(round=head.round, stage=head.stage, sha256=head.sha256, accepted=not fault, reason=fault)

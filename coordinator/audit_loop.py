@@ -149,8 +149,7 @@ class AuditLoop:
         core = self._core
         if action.do is Do.ASK:
             cid = await asyncio.to_thread(self._store.add_file, self._files.path(audit, Part.INPUT))
-            operator = core.state.members[action.witness].operator
-            core.emit("audit_asked", id=audit.id, witness=action.witness, operator=operator, input_cid=cid)
+            core.emit("audit_asked", id=audit.id, witness=action.witness, input_cid=cid)
         elif action.do is Do.ESCALATE:
             core.emit("audit_escalated", id=audit.id, reason=action.reason)
         elif action.do is Do.COMPARE:

@@ -83,7 +83,6 @@ class Audit:
     rates: dict[str, Any] = field(default_factory=dict)
     files: dict[Part, Opening] = field(default_factory=dict)
     witness: str = ""
-    witness_operator: str = ""
     asked_at: float = 0.0
     input_cid: str = ""
     escalated: str = ""
@@ -153,8 +152,7 @@ class AuditState:
     def asked(self, time: float, data: dict[str, Any]) -> None:
         """A witness gets the pass."""
         one = self.audits[data["id"]]
-        one.witness, one.witness_operator, one.asked_at = data["witness"], data["operator"], time
-        one.input_cid = data["input_cid"]
+        one.witness, one.asked_at, one.input_cid = data["witness"], time, data["input_cid"]
 
     def escalated(self, time: float, data: dict[str, Any]) -> None:
         """The referee is to recompute it."""

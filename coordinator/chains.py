@@ -54,11 +54,6 @@ class Chain:
     def last(self) -> pb.StepCommit:
         return self.commits[-1]
 
-    @property
-    def frames(self) -> int:
-        """By which its steps divided, together."""
-        return sum(one.frames for one in self.commits)
-
 
 @dataclass(frozen=True)
 class Expected:

@@ -1,8 +1,7 @@
 """What the replicas of a round have committed: in memory by member and generation, and on disk as they signed it.
 
 One file a member and round: the signed messages one after another, each after its length. A commit is answered once it is on
-disk;
-after a restart the book is read back, and what was cut by a kill, which nobody was told of, is dropped.
+disk; after a restart the book is read back, and what was cut by a kill, which nobody was told of, is dropped.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class CommitBook:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._chains: dict[tuple[int, str], dict[Key, Chain]] = {}
-        self._rounds: set[int] = set()
 
     def load(self) -> None:
         """Read back what an earlier process kept; a message that was cut is taken off its file. STATE_UNREADABLE, DISK_FULL."""
@@ -119,7 +117,6 @@ class CommitBook:
         chain = chains.setdefault(key_of(commit), Chain(start_of(header, commit)))
         chain.commits.append(commit)
         chain.identifiers |= {one.id for one in commit.records if one.frames}
-        self._rounds.add(commit.round)
 
     def signed(self, round: int, member: str, wanted: Callable[[pb.StepCommit], bool]) -> list[bytes]:
         """The signed messages of a member's commits that are wanted, in their order: evidence. STATE_UNREADABLE."""
@@ -128,10 +125,9 @@ class CommitBook:
 
     def forget(self, before: int) -> None:
         """Drop what was committed in the rounds before one."""
-        for old in [one for one in self._rounds if one < before]:
+        for old in {at for at, _ in self._chains if at < before}:
             with disk_errors(self._folder):
                 shutil.rmtree(self._folder / f"round-{old}", ignore_errors=True)
-            self._rounds.discard(old)
             for key in [key for key in self._chains if key[0] == old]:
                 del self._chains[key]
 

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from common.errors import Code, HocketError
 from coordinator.audit_draw import Rates, on_close, on_commit, seed_of
+from coordinator.audit_secret import commitment_of
 from coordinator.commit_book import start_of
 from coordinator.evidence import Evidence
 from coordinator.requests import opened_request
@@ -148,7 +149,7 @@ def check_draw(evidence: Evidence, signed: Signed, secret: bytes | None) -> list
     if secret is None:
         return [*checks, Check("the draw", Outcome.OPEN, "no version at hand reveals the secret of this round")]
     checks.append(
-        _check("the secret is the one committed to", hashlib.sha256(secret).hexdigest() == evidence.audit_commitment)
+        _check("the secret is the one committed to", commitment_of(secret).hex() == evidence.audit_commitment)
     )  # fmt: skip
     seed = seed_of(secret, bytes.fromhex(drawn.link))
     rates = Rates(drawn.audited, drawn.microbatches, drawn.steps)

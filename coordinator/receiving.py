@@ -90,3 +90,8 @@ def settle(part: Path, path: Path) -> None:
             sync_directory(folder)
     except OSError as error:
         raise disk_error(error, path) from error
+
+
+def receipt_for(head: pb.UpdateHead | pb.OpeningHead, fault: str) -> pb.UpdateReceipt:
+    """What the sender of a file is answered. `fault`: why it was not taken; empty: it was."""
+    return pb.UpdateReceipt(round=head.round, stage=head.stage, sha256=head.sha256, accepted=not fault, reason=fault)

@@ -176,8 +176,7 @@ class RunState:
         name, reason = data["member"], f"banned: {data['reason']}"
         if name in self.members:
             self._lost(time, {**data, "reason": reason, "barred": True, "nonce": None})
-        for stage, author in [key for key in self.updates if key[1] == name]:
-            self._leave_out(stage, author, reason)
+        self._leave_out_all(name, reason)
 
     def _pardoned(self, time: float, data: dict[str, Any]) -> None:
         self.admission.bans.pop(data["member"], None)
@@ -198,8 +197,7 @@ class RunState:
             self._end(member, reason)
             member.live, member.reason, member.barred = False, reason, True
         self.audit.quarantine(data, self.round)
-        for stage, author in [key for key in self.updates if key[1] == name]:
-            self._leave_out(stage, author, reason)
+        self._leave_out_all(name, reason)
 
     def _left_out(self, time: float, data: dict[str, Any]) -> None:
         self._leave_out(data["stage"], data["member"], data["reason"])
@@ -208,6 +206,12 @@ class RunState:
         """An update of this round is not aggregated, if its stage is not done yet."""
         if stage not in self.stage_results and self.updates.pop((stage, member), None) is not None:
             self.audit.exclude(stage, member, reason)
+
+    def _leave_out_all(self, member: str, reason: str) -> None:
+        """`_leave_out` for whatever a member has handed in."""
+        for stage, author in list(self.updates):
+            if author == member:
+                self._leave_out(stage, author, reason)
 
     def _assigned(self, time: float, data: dict[str, Any]) -> None:
         member = self.members[data["member"]]

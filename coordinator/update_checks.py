@@ -39,10 +39,11 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Measured:
-    """A whole file: its L2 norm, in float64, and the digest of its tensors in hex."""
+    """A whole file: its L2 norm, in float64, the digest of its tensors in hex, and the largest magnitude in it."""
 
     norm: float
     digest: str
+    largest: float
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def measure(path: Path, tensors: Sequence[TensorInfo], code: Code) -> Measured:
         HocketError: `code` when it does not hold exactly `tensors`, NOT_FINITE for a NaN or an infinity.
     """
     digest = TensorsDigest()
-    squares = 0.0
+    squares = largest = 0.0
     with FlatFile(path, tensors, code) as flat:
         room = np.empty(min(CHUNK_VALUES, max(flat.size, 1)), np.float32)
         position = 0
@@ -87,7 +88,8 @@ def measure(path: Path, tensors: Sequence[TensorInfo], code: Code) -> Measured:
                 if not math.isfinite(square):
                     raise HocketError(Code.NOT_FINITE, f"{info.name[:80]!r}")
                 squares += square
-    return Measured(math.sqrt(squares), digest.digest().hex())
+                largest = max(largest, float(values.max()), -float(values.min()))
+    return Measured(math.sqrt(squares), digest.digest().hex(), largest)
 
 
 def _pieces(size: int, room: np.ndarray) -> Iterator[np.ndarray]:

@@ -28,7 +28,6 @@ LR_FACTOR = 1.25
 # within a small factor of them.
 LEAST_SHARE = 1e-6
 
-
 HEADER_ALLOWANCE_BYTES = 1 << 16
 HEADER_ALLOWANCE_PER_TENSOR_BYTES = 1 << 10
 
@@ -104,12 +103,12 @@ def update_fault(
     """
     try:
         order = sorted(tensors, key=lambda one: one.name)
-        digest = measure(path, order, Code.UPDATE_REFUSED).digest
-        moved = largest(path, tensors, Code.UPDATE_REFUSED)
+        found = measure(path, order, Code.UPDATE_REFUSED)
     except HocketError as error:
         kind = "NOT_FINITE" if error.code is Code.NOT_FINITE else "SHAPE"
         return Fault(kind, f"H{int(error.code)} {error.detail}".replace(str(path), "the file"))
-    if committed is not None and digest != committed.hex():
+    moved = found.largest
+    if committed is not None and found.digest != committed.hex():
         return Fault("CHAIN", "its bytes are not those of the last commit")
     if lr_sum is None:
         return None

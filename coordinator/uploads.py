@@ -11,7 +11,7 @@ from common.files import discard
 from coordinator.assignment import Role
 from coordinator.auditing import Auditing
 from coordinator.core import Core, Nonce
-from coordinator.receiving import Announced, receive_file, settle
+from coordinator.receiving import Announced, receipt_for, receive_file, settle
 from coordinator.rounds import Phase
 from coordinator.run import Member
 from coordinator.update_proof import size_fault
@@ -59,7 +59,7 @@ class Uploads:
                 self._auditing.refused_head(member, head, signed)
             return answer
         if member.member in self._receiving:
-            return _receipt(head, "another update of yours is being received")
+            return receipt_for(head, "another update of yours is being received")
         self._receiving.add(member.member)
         path = self._state_dir / f"updates/round-{head.round}/stage-{head.stage}/{member.member}.safetensors"
         part = path.with_name(path.name + ".part")
@@ -71,7 +71,7 @@ class Uploads:
             if answer is not None:
                 return answer
             if fault := await self._auditing.update_fault(member, head, signed, part):
-                return _receipt(head, fault)
+                return receipt_for(head, fault)
             await asyncio.to_thread(settle, part, path)
             answer = self._answer_at_once(member, head)
             if answer is not None:
@@ -92,7 +92,7 @@ class Uploads:
             discard(part)
 
     def _accepted(self, member: Member, head: pb.UpdateHead) -> pb.UpdateReceipt:
-        receipt = _receipt(head, "")
+        receipt = receipt_for(head, "")
         receipt.open_step = self._auditing.after_update(member, head)
         return receipt
 
@@ -103,7 +103,7 @@ class Uploads:
         current = state.members.get(member.member)
         if head.round == state.round and (known := state.updates.get((head.stage, member.member))) is not None:
             same = known.sha256 == head.sha256.hex() and known.generation == head.generation
-            return self._accepted(member, head) if same else _receipt(head, "another update of yours was acknowledged before")
+            return self._accepted(member, head) if same else receipt_for(head, "another update of yours was acknowledged before")
         fault = ""
         taken = (Phase.OPEN, Phase.CLOSING) if head.leaving else (Phase.CLOSING,)
         if head.round != state.round or state.phase not in taken:
@@ -122,12 +122,8 @@ class Uploads:
             fault = f"it is left out: {left_out}"
         else:
             fault = self._size_fault(head) or self._auditing.head_fault(member, head)
-        return _receipt(head, fault) if fault else None
+        return receipt_for(head, fault) if fault else None
 
     def _size_fault(self, head: pb.UpdateHead) -> str:
         assert self._core.manifest is not None
         return size_fault(head, tensor_infos(self._core.manifest.stages[head.stage]))
-
-
-def _receipt(head: pb.UpdateHead, fault: str) -> pb.UpdateReceipt:
-    return pb.UpdateReceipt(round=head.round, stage=head.stage, sha256=head.sha256, accepted=not fault, reason=fault)
