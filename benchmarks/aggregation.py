@@ -7,11 +7,8 @@ files that the system has in memory. Every measurement is a process of its own.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.aggregation_row import write_updates
+from benchmarks.children import ask_child
 from benchmarks.competitors import python_of_competitors
 from benchmarks.result import BenchResult, machine_facts
 from common.errors import Code, HocketError
 
-CHECKOUT = Path(__file__).parents[1]
 LIMIT_S = 600.0
 MIB = 1 << 20
 
@@ -114,15 +111,6 @@ def ratios_of(rows: list[dict[str, Any]], n: int, values: int) -> dict[str, floa
 
 
 def _child(rule: str, n: int, values: int, folder: Path) -> dict[str, Any]:
-    python = python_of_competitors() if rule.startswith("flower") else Path(sys.executable)
+    python = python_of_competitors() if rule.startswith("flower") else None
     order = {"rule": rule, "n": n, "values": values, "folder": str(folder)}
-    command = [str(python), "-m", "benchmarks.aggregation_row", json.dumps(order)]
-    try:
-        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise HocketError(Code.CHILD_FAILED, f"{rule} did not end within {LIMIT_S:.0f} s") from error
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise HocketError(Code.CHILD_FAILED, f"{rule} ended with {done.returncode}: {' / '.join(lines[-3:])}")
-    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return answer
+    return ask_child(rule, "benchmarks.aggregation_row", order, limit_s=LIMIT_S, python=python)

@@ -7,10 +7,6 @@ Prints one JSON line: the seconds from the files to the aggregate in memory, wha
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -19,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.competitors import answer_beside_flower
 from common.errors import Code
 from coordinator.aggregate import FileUpdates
 from coordinator.rules.pipeline import Aggregation
@@ -134,12 +131,5 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds, "grown_bytes": grown, "sample": [float(value) for value in sample]}
 
 
-def main() -> None:
-    """Measure in this process."""
-    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
-    logging.disable(logging.WARNING)
-    print(json.dumps(run(json.loads(sys.argv[1]))), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_beside_flower(run)

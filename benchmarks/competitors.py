@@ -8,10 +8,14 @@ makes it. It sees the main environment's packages behind its own, so that torch 
 from __future__ import annotations
 
 import importlib
+import json
+import logging
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +55,13 @@ def python_of_competitors(folder: Path = CHECKOUT / ".venv-bench") -> Path:
     (own / "main-environment.pth").write_text("".join(f"{path}\n" for path in seen), encoding="utf-8")
     made.touch()
     return python
+
+
+def answer_beside_flower(run: Callable[[dict[str, Any]], Any]) -> None:
+    """The whole of a process that may import Flower, which is kept from calling home and from logging: `run` the order."""
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    logging.disable(logging.WARNING)
+    print(json.dumps(run(json.loads(sys.argv[1]))), flush=True)
 
 
 def import_streaming() -> Any:

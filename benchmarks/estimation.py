@@ -6,22 +6,19 @@ is near snr 1, single gradients are far below. What is to be found is the mean o
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.children import ask_child
 from benchmarks.competitors import python_of_competitors
 from benchmarks.result import BenchResult, machine_facts
-from common.errors import Code, HocketError
 from coordinator.run_config import AggregationSection
 
-CHECKOUT = Path(__file__).parents[1]
 LIMIT_S = 600.0
 # Where the gate is: up to this share of attackers.
 GATED_SHARE = 0.2
@@ -120,16 +117,7 @@ def ratios_of(rows: list[dict[str, Any]], default: str) -> dict[str, float]:
 
 
 def _child(python: Path, cell: Cell) -> dict[str, dict[str, list[list[float]]]]:
-    command = [str(python), "-m", "benchmarks.estimation_row", json.dumps(asdict(cell))]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise HocketError(Code.CHILD_FAILED, f"{cell} did not end within {LIMIT_S:.0f} s") from error
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise HocketError(Code.CHILD_FAILED, f"{cell} ended with {done.returncode}: {' / '.join(lines[-3:])}")
-    found: dict[str, dict[str, list[list[float]]]] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    one_thread = {"OPENBLAS_NUM_THREADS": "1"}
+    return ask_child(
+        str(cell), "benchmarks.estimation_row", asdict(cell), limit_s=LIMIT_S, python=python, environment=one_thread
+    )

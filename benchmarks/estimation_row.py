@@ -7,15 +7,12 @@ Prints one JSON line: by attack and by rule, the relative errors and the cosines
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import sys
 import zlib
 from typing import Any
 
 import numpy as np
 
+from benchmarks.competitors import answer_beside_flower
 from benchmarks.estimation_rules import error_of, flower_rules, our_rules
 from simulations.attacks.catalogue import update_variants
 from simulations.attacks.impossible import Inflated
@@ -55,12 +52,5 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Measure the cell that the order names."""
-    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
-    logging.disable(logging.WARNING)
-    print(json.dumps(run(json.loads(sys.argv[1]))), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_beside_flower(run)

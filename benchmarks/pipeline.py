@@ -7,23 +7,19 @@ turns, so that a busy moment of the machine does not fall on one of them alone.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from benchmarks.children import answer_in, run_children
 from benchmarks.result import BenchResult, machine_facts
 from benchmarks.workload import Workload
 from common.errors import Code, HocketError
-from common.stop import stop_signals_held_back
 
 CORES = 2
-CHILD_LIMIT_S = 1800.0
 RATIOS = (
     ("pipeline2_vs_single", "pipeline2", "single"),
     ("pipeline4_vs_single", "pipeline4", "single"),
@@ -65,38 +61,8 @@ class Timing:
     extra: dict[str, Any]
 
 
-def run_children(orders: Sequence[tuple[str, dict[str, Any]]], *, limit_s: float = CHILD_LIMIT_S) -> list[str]:
-    """Run `python -m MODULE ORDER` for every order, all at once; returns their standard outputs.
-
-    Raises:
-        HocketError: CHILD_FAILED when one fails or the time limit passes; the others are ended.
-    """
-    children: list[subprocess.Popen[str]] = []
-    try:
-        with stop_signals_held_back():
-            for module, order in orders:
-                command = [sys.executable, "-m", module, json.dumps(order)]
-                children.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        outputs = []
-        for child, (module, _) in zip(children, orders, strict=True):
-            try:
-                output, errors = child.communicate(timeout=limit_s)
-            except subprocess.TimeoutExpired as error:
-                raise HocketError(Code.CHILD_FAILED, f"{module} did not end within {limit_s:.0f} s") from error
-            if child.returncode != 0:
-                lines = [line for line in errors.splitlines() if line.strip()]
-                raise HocketError(Code.CHILD_FAILED, f"{module} ended with {child.returncode}: {' / '.join(lines[-2:])}")
-            outputs.append(output)
-        return outputs
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-
-
 def _timing(output: str) -> Timing:
-    answer = json.loads(output.strip().splitlines()[-1])
+    answer = answer_in(output)
     return Timing(answer["seconds"], answer["losses"], {})
 
 

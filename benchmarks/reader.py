@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.children import ask_child
 from benchmarks.competitors import python_of_competitors
 from benchmarks.result import BenchResult, machine_facts
 from common.errors import Code, HocketError
 
-CHECKOUT = Path(__file__).parents[1]
 LIMIT_S = 300.0
 MIB = 1 << 20
 WHAT = {
@@ -101,7 +98,7 @@ def ratios_of(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def _child(action: str, reader: str, settings: ReaderBench, folder: Path) -> dict[str, Any]:
     """Run one process of a reader on one core, and read its answer."""
-    python = Path(sys.executable) if reader == "hocket" else python_of_competitors()
+    python = None if reader == "hocket" else python_of_competitors()
     order = {
         "action": action,
         "reader": reader,
@@ -111,13 +108,4 @@ def _child(action: str, reader: str, settings: ReaderBench, folder: Path) -> dic
         "cache_bytes": settings.cache_bytes,
         "core": min(os.sched_getaffinity(0)),
     }
-    command = [str(python), "-m", "benchmarks.reader_row", json.dumps(order)]
-    try:
-        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise HocketError(Code.CHILD_FAILED, f"{reader} did not {action} within {LIMIT_S:.0f} s") from error
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise HocketError(Code.CHILD_FAILED, f"{reader} ended with {done.returncode}: {' / '.join(lines[-3:])}")
-    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return answer
+    return ask_child(f"{reader}, which was to {action},", "benchmarks.reader_row", order, limit_s=LIMIT_S, python=python)

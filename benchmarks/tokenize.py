@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.children import CHECKOUT, ask_child
 from benchmarks.cut_stage import straightforward_bytes
 from benchmarks.long_recording import join, source, spoken_clips
-from benchmarks.pipeline import run_children
 from benchmarks.result import BenchResult, machine_facts
 from common.errors import Code, HocketError
 from simulations.usage import resident_bytes
 
-CHECKOUT = Path(__file__).parents[1]
 SAMPLE_S = 0.05
 LIMIT_S = 3000.0
 MIB = 1 << 20
@@ -143,8 +142,7 @@ def _both_ways(settings: TokenizeBench, clips: list, folder: Path, say: Say) -> 
                 "threads": settings.threads,
                 "vectors": str(folder / f"{way}.npy"),
             }
-            (output,) = run_children([("benchmarks.cut_stage", order)], limit_s=LIMIT_S)
-            found.append(json.loads(output.strip().splitlines()[-1]))
+            found.append(ask_child(f"cutting, {way}", "benchmarks.cut_stage", order, limit_s=LIMIT_S))
     ours, theirs = (np.load(folder / f"{way}.npy", allow_pickle=False) for way in answers)
     if answers["hocket"][-1]["texts"] != answers["straightforward"][-1]["texts"]:
         raise HocketError(Code.CHILD_FAILED, "the two ways of cutting found different pieces: they did not do the same work")

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.children import ask_child, run_children
 from benchmarks.pipeline import (
     PipelineBench,
     Timing,
     measure,
     ratios_of,
-    run_children,
     summarise,
     time_single,
     time_torch_pipelining,
@@ -90,6 +90,13 @@ def test_a_measured_process_that_fails_ends_the_others() -> None:
     with pytest.raises(HocketError) as caught:
         run_children([("benchmarks.single_process", {"workload": {"preset": "none"}}), ("http.server", {})], limit_s=60)
     assert caught.value.code is Code.CHILD_FAILED and "single_process ended with 1" in caught.value.detail
+
+
+def test_a_failed_process_is_named_as_its_caller_names_it() -> None:
+    with pytest.raises(HocketError) as caught:
+        ask_child("the median of Flower", "benchmarks.aggregation_row", {}, limit_s=60)
+    assert caught.value.code is Code.CHILD_FAILED and "the median of Flower ended with 1" in caught.value.detail
+    assert "KeyError: 'folder'" in caught.value.detail
 
 
 def test_results_are_written_with_machine_rows_and_ratios(tmp_path: Path) -> None:
