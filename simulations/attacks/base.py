@@ -7,6 +7,7 @@ effect.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar
@@ -37,9 +38,10 @@ class Attack:
     bar: ClassVar[Bar]
 
 
-class UpdateAttack(Attack):
+class UpdateAttack(Attack, ABC):
     """An attack that puts other numbers in the place of an update. Pure: the same arguments give the same forgeries."""
 
+    @abstractmethod
     def forge(self, honest: np.ndarray, own: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """What the attackers of one stage send in one round.
 
@@ -51,7 +53,6 @@ class UpdateAttack(Attack):
 
         Returns: float32 [f, P]; the arguments are not changed.
         """
-        raise NotImplementedError
 
 
 def norms(rows: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ The poison goes on its way with the microbatches, so it also reaches the honest 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,12 +17,12 @@ from tts.batch import UtteranceLike
 from tts.evaluate_loss import Retold, shuffle_text
 
 
-class DataAttack(Attack):
+class DataAttack(Attack, ABC):
     """An attack that changes the utterances that a replica of stage 0 reads. Pure."""
 
+    @abstractmethod
     def poison(self, utterances: Sequence[UtteranceLike], codebook_size: int) -> Sequence[UtteranceLike]:
         """The utterances of one lease as the attacker feeds them."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ An attack of this kind is told of every submission that an honest worker would m
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,16 +26,16 @@ class Sent:
     tensors: Tensors
 
 
-class SubmissionAttack(Attack):
+class SubmissionAttack(Attack, ABC):
     """An attack on the submission as a whole. Pure."""
 
+    @abstractmethod
     def change(self, honest: Sent, past: Sequence[Sent]) -> Sent:
         """What is sent instead.
 
         Args:
             honest: of this round. past: the honest ones of earlier rounds, the oldest first; it may be empty.
         """
-        raise NotImplementedError
 
 
 def changed_head(head: pb.UpdateHead, **fields: int | str) -> pb.UpdateHead:
