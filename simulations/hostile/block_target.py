@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from common.errors import Code, HocketError
 from protocol import content
 from protocol.generated import hocket_pb2 as pb
+from simulations.hostile.call_storm import in_turn
 from simulations.hostile.mutations import blind, structured
-from simulations.hostile.raw import RawMemory, odd_frames, throw
-from simulations.hostile.tally import Tally, faults_in_logs
-from simulations.usage import pss_bytes
+from simulations.hostile.raw import RawMemory, half_open, odd_frames, throw
+from simulations.hostile.tally import Tally, faults_in_logs, own_bytes
 from swarm.block_service import BLOCKS_PROTOCOL, MAX_CIDS, ask_for_blocks, serve_blocks
 from swarm.block_swarm import fetch
 from swarm.blocks import BlockStore
@@ -132,46 +130,32 @@ class _Scene:
         self.tally.health(loop.time() - start)
 
 
-async def fuzz_blocks(messages: int, seed: int, folder: Path, show: Callable[[int], None] = lambda done: None) -> Tally:
+async def fuzz_blocks(messages: int, seed: int, folder: Path) -> Tally:
     """Throw malformed requests at a block service, and lies at one who fetches, while a file is fetched again and again.
 
     Args:
-        folder: for block stores. show: is told how many have been sent.
+        folder: for block stores.
     """
     tally = Tally("block service", limit_bytes=GROWTH_LIMIT_BYTES)
     began = time.monotonic()
-    before = pss_bytes(os.getpid()) or 0
+    before = own_bytes()
     scene = _Scene(folder, tally, seed)
     await scene.start()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, facts: tally.fault(f"in the loop: {facts.get('exception') or facts.get('message')}"))
-    half_open = [await scene.hostile.raw(PeerAddress("server"), BLOCKS_PROTOCOL) for _ in range(HALF_OPEN)]
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def limited(number: int) -> None:
-        async with room:
-            await scene.one(number)
-
-    try:
-        with faults_in_logs(tally):
-            for stream in half_open:
-                stream.send_now(b"\0\0\0\x10\1half")
-            sent = 0
-            for part in range(ROUNDS):
-                until = messages * (part + 1) // ROUNDS
-                asked = sent + 3 * (until - sent) // 4
-                storming = [asyncio.create_task(limited(number)) for number in range(sent, asked)]
-                await scene.honest_fetch(part)
-                for number in range(asked, until):  # one after the other: the liar tells one lie at a time
-                    await scene.be_lied_to(number)
-                await asyncio.gather(*storming)
-                sent = until
-                show(sent)
-            tally.grown_bytes = {"this process": max(0, (pss_bytes(os.getpid()) or 0) - before)}
-    finally:
-        for stream in half_open:
-            stream.abort()
-        await scene.close()
-        loop.set_exception_handler(None)
+    with faults_in_logs(tally):
+        try:
+            async with half_open(scene.hostile, [(PeerAddress("server"), BLOCKS_PROTOCOL)], HALF_OPEN):
+                sent = 0
+                for part in range(ROUNDS):
+                    until = messages * (part + 1) // ROUNDS
+                    asked = sent + 3 * (until - sent) // 4
+                    storming = asyncio.create_task(in_turn(range(sent, asked), AT_ONCE, scene.one))
+                    await scene.honest_fetch(part)
+                    for number in range(asked, until):  # one after the other: the liar tells one lie at a time
+                        await scene.be_lied_to(number)
+                    await storming
+                    sent = until
+                tally.grew(before)
+        finally:
+            await scene.close()
     tally.seconds = time.monotonic() - began
     return tally

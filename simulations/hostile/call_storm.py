@@ -7,7 +7,7 @@ import contextlib
 import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -229,12 +229,12 @@ class CallStorm:
             await asyncio.sleep(SLOW_PAUSE_S)
 
 
-async def in_turn(count: int, at_once: int, one: Callable[[int], Any]) -> None:
-    """Do `one(0)` .. `one(count - 1)`, so many of them at a time."""
-    numbers = iter(range(count))
+async def in_turn(numbers: Iterable[int], at_once: int, one: Callable[[int], Any]) -> None:
+    """Do `one` of each number, so many of them at a time."""
+    left = iter(numbers)
 
     async def some() -> None:
-        for number in numbers:
+        for number in left:
             await one(number)
 
     await asyncio.gather(*(some() for _ in range(at_once)))

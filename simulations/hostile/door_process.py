@@ -148,7 +148,7 @@ class _Scene:
 
 
 async def _serve(folder: Path) -> None:
-    """Serve until the standard input closes, then say what was not as it must be, and how much memory it took."""
+    """Serve until the standard input closes, then say what was not as it must be."""
     tally = Tally("the server")
     scene = _Scene(folder)
     scene.fill()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,11 @@ async def _look(pid: int, seen: list[int]) -> None:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def fuzz_door(messages: int, seed: int, folder: Path, show: Callable[[int], None] = lambda done: None) -> Tally:
+async def fuzz_door(messages: int, seed: int, folder: Path) -> Tally:
     """Throw malformed calls of members at a coordinator's door.
 
     Args:
-        folder: for the coordinator's state. show: is told how many have been sent.
+        folder: for the coordinator's state.
     """
     tally = Tally("coordinator's door", limit_bytes=GROWTH_LIMIT_BYTES)
     began = time.monotonic()
@@ -72,8 +72,7 @@ async def fuzz_door(messages: int, seed: int, folder: Path, show: Callable[[int]
             try:
                 with faults_in_logs(tally):
                     async with storm.half_open():
-                        await in_turn(messages, AT_ONCE, storm.one)
-                show(messages)
+                        await in_turn(range(messages), AT_ONCE, storm.one)
                 note_answers(tally, await asker.end())
             finally:
                 looking.cancel()

@@ -29,14 +29,13 @@ from simulations.hostile.bulk import small_config, step_request
 from simulations.hostile.call_storm import CallStorm, in_turn
 from simulations.hostile.helper import asking, note_answers
 from simulations.hostile.mutations import blind
-from simulations.hostile.raw import RawLibP2P, odd_frames, throw
+from simulations.hostile.raw import RawLibP2P, half_open, odd_frames, throw
 from simulations.hostile.tally import Tally, faults_in_text
 from simulations.progress import Quiet
 from simulations.simulate import SimulationSettings, prepare_data, read_manifests, run_file, start_workers
 from swarm.block_service import BLOCKS_PROTOCOL, MAX_CIDS
 from swarm.carrier import Message, PeerAddress
 from swarm.daemon import LibP2POptions
-from swarm.exchange import FrameStream
 
 AT_ONCE = 16
 HALF_OPEN = 30
@@ -107,15 +106,6 @@ class _Peers:
         )
         return Message(signed.SerializeToString(), body)
 
-    async def half_open(self) -> list[FrameStream]:
-        """Streams on which a message begins and does not go on."""
-        streams = []
-        for number in range(HALF_OPEN):
-            stream = await self._carrier.raw(*self._targets[number % len(self._targets)])
-            stream.send_now(b"\0\0\0\x10\1half")
-            streams.append(stream)
-        return streams
-
 
 async def _storm(cluster: Cluster, line: str, messages: int, seed: int, folder: Path, tally: Tally) -> None:
     """All kinds of fire at once, until `messages` have been sent."""
@@ -131,12 +121,14 @@ async def _storm(cluster: Cluster, line: str, messages: int, seed: int, folder: 
         )  # fmt: skip
         stack.push_async_callback(carrier.close)
         book = AddressBook(carrier.dht, ticket.run_id)
-        peers = _Peers(carrier, await _targets(await cluster.status(line), ticket, book), tally, seed)
+        targets = await _targets(await cluster.status(line), ticket, book)
+        peers = _Peers(carrier, targets, tally, seed)
         await stack.enter_async_context(calls.half_open())
-        for stream in await peers.half_open():
-            stack.callback(stream.abort)
+        await stack.enter_async_context(half_open(carrier, targets, HALF_OPEN))
         by_calls = messages * 6 // 10
-        await asyncio.gather(in_turn(by_calls, AT_ONCE, calls.one), in_turn(messages - by_calls, AT_ONCE, peers.one))
+        await asyncio.gather(
+            in_turn(range(by_calls), AT_ONCE, calls.one), in_turn(range(messages - by_calls), AT_ONCE, peers.one)
+        )
 
 
 async def _targets(status: Mapping[str, Any], ticket: Ticket, book: AddressBook) -> list[tuple[PeerAddress, str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from common.errors import Code, HocketError
 from simulations.hostile.mutations import blind
@@ -36,6 +38,20 @@ class RawLibP2P(LibP2PCarrier, RawStreams):
 
     async def raw(self, address: PeerAddress, protocol: str) -> FrameStream:
         return await self._open_stream(address, protocol)
+
+
+@asynccontextmanager
+async def half_open(carrier: RawStreams, services: Sequence[tuple[PeerAddress, str]], count: int) -> AsyncIterator[None]:
+    """Meanwhile: streams on which a message begins and does not go on, shared out over the services."""
+    streams: list[FrameStream] = []
+    try:
+        for number in range(count):
+            streams.append(await carrier.raw(*services[number % len(services)]))
+            streams[-1].send_now(b"\0\0\0\x10\1half")
+        yield
+    finally:
+        for stream in streams:
+            stream.abort()
 
 
 def odd_frames(draw: random.Random, message: Message) -> tuple[str, bytes]:

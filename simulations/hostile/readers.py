@@ -9,7 +9,6 @@ changed content is signed anew, so that what lies behind the signature is reache
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +18,7 @@ from common.errors import HocketError
 from simulations.hostile.bulk import bulk_readers
 from simulations.hostile.documents import document_readers
 from simulations.hostile.inputs import Reader
-from simulations.hostile.tally import SLOW_S, Tally
-from simulations.usage import pss_bytes
+from simulations.hostile.tally import SLOW_S, Tally, own_bytes
 
 GROWTH_LIMIT_BYTES = 96 << 20
 HUNG_S = 20.0
@@ -36,7 +34,7 @@ def fuzz_readers(messages: int, seed: int, folder: Path) -> Tally:
         TimeoutError: a reader has not come back; which one is the last fault noted.
     """
     tally = Tally("readers", limit_bytes=GROWTH_LIMIT_BYTES)
-    began, before = time.monotonic(), pss_bytes(os.getpid()) or 0
+    began, before = time.monotonic(), own_bytes()
     everyone = [*document_readers(), *bulk_readers(folder)]
     # In a thread of its own: whatever it raises is looked at and not caught, and one that hangs is noticed.
     spent_s = 0.0
@@ -68,5 +66,5 @@ def fuzz_readers(messages: int, seed: int, folder: Path) -> Tally:
                 tally.fault(f"{what}: {error!r}")
             tally.sent(reader.name, outcome)
     tally.seconds = time.monotonic() - began
-    tally.grown_bytes = {"this process": max(0, (pss_bytes(os.getpid()) or 0) - before)}
+    tally.grew(before)
     return tally

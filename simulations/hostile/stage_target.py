@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import random
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,10 +32,10 @@ from protocol.identity import MemberKey
 from protocol.messages import make_signed
 from protocol.roster import RosterView
 from simulations.hostile.bulk import small_config, step_input, step_request
+from simulations.hostile.call_storm import in_turn
 from simulations.hostile.mutations import blind, structured
-from simulations.hostile.raw import RawMemory, odd_frames, throw
-from simulations.hostile.tally import Tally, faults_in_logs
-from simulations.usage import pss_bytes
+from simulations.hostile.raw import RawMemory, half_open, odd_frames, throw
+from simulations.hostile.tally import Tally, faults_in_logs, own_bytes
 from swarm.carrier import Message, PeerAddress, PeerRefused
 from swarm.memory import MemoryNetwork
 from tts.stages import build_stage
@@ -263,49 +261,31 @@ async def _quiet() -> tuple[list[bytes], bytes]:
         await scene.close()
 
 
-async def fuzz_stage(messages: int, seed: int, show: Callable[[int], None] = lambda done: None) -> Tally:
-    """Throw malformed requests at a stage service while it trains.
-
-    Args:
-        show: is told how many have been sent.
-    """
+async def fuzz_stage(messages: int, seed: int) -> Tally:
+    """Throw malformed requests at a stage service while it trains."""
     tally = Tally("stage service", limit_bytes=GROWTH_LIMIT_BYTES)
     began = time.monotonic()
     expected = await _quiet()
-    before = pss_bytes(os.getpid()) or 0
+    before = own_bytes()
     scene = _Scene()
     await scene.start()
     storm = _Storm(scene, tally, seed)
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, facts: tally.fault(f"in the loop: {facts.get('exception') or facts.get('message')}"))
-    half_open = [await scene.stranger.carrier.raw(PeerAddress("stage-1"), TRAIN_STEP_PROTOCOL) for _ in range(HALF_OPEN)]
-    try:
-        with faults_in_logs(tally):
-            for stream in half_open:
-                stream.send_now(b"\0\0\0\x10\1half")
-            answers, sent = [], 0
-            for number in range(HONEST_MICROBATCHES):
-                until = messages * (number + 1) // HONEST_MICROBATCHES
-                room = asyncio.Semaphore(AT_ONCE)
-
-                async def limited(one: int, room: asyncio.Semaphore = room) -> None:
-                    async with room:
-                        await storm.one(one)
-
-                storming = [asyncio.create_task(limited(one)) for one in range(sent, until)]
-                # It shares its thread with the storm: how long it takes here says nothing, what comes of it does.
-                head, digest = await scene.honest_microbatch(number)
-                answers.append(digest)
-                storm.heard.append((head, step_request(scene.config, number, run_id=RUN, base_cid=BASE)[1]))
-                await asyncio.gather(*storming)
-                sent = until
-                show(sent)
-            tally.identical = (answers, await scene.update()) == expected
-            tally.grown_bytes = {"this process": max(0, (pss_bytes(os.getpid()) or 0) - before)}
-    finally:
-        for stream in half_open:
-            stream.abort()
-        await scene.close()
-        loop.set_exception_handler(None)
+    with faults_in_logs(tally):
+        try:
+            async with half_open(scene.stranger.carrier, [(PeerAddress("stage-1"), TRAIN_STEP_PROTOCOL)], HALF_OPEN):
+                answers, sent = [], 0
+                for number in range(HONEST_MICROBATCHES):
+                    until = messages * (number + 1) // HONEST_MICROBATCHES
+                    storming = asyncio.create_task(in_turn(range(sent, until), AT_ONCE, storm.one))
+                    # It shares its thread with the storm: how long it takes here says nothing, what comes of it does.
+                    head, digest = await scene.honest_microbatch(number)
+                    answers.append(digest)
+                    storm.heard.append((head, step_request(scene.config, number, run_id=RUN, base_cid=BASE)[1]))
+                    await storming
+                    sent = until
+                tally.identical = (answers, await scene.update()) == expected
+                tally.grew(before)
+        finally:
+            await scene.close()
     tally.seconds = time.monotonic() - began
     return tally

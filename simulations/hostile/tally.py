@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from simulations.usage import pss_bytes
 
 MAX_FAULTS = 20
 SLOW_S = 1.0
@@ -55,6 +58,10 @@ class Tally:
     def health(self, seconds: float) -> None:
         self.health_s = max(self.health_s or 0.0, seconds)
 
+    def grew(self, before: int) -> None:
+        """Note by how much this process has grown since `own_bytes` was `before`."""
+        self.grown_bytes = {"this process": max(0, own_bytes() - before)}
+
     def problems(self) -> list[str]:
         """Why the target has not stood it; empty: it has."""
         found = [f"{self.target}: {fault}" for fault in self.faults]
@@ -77,6 +84,11 @@ class Tally:
         }  # fmt: skip
 
 
+def own_bytes() -> int:
+    """Memory of this process; 0 where the system does not tell."""
+    return pss_bytes(os.getpid()) or 0
+
+
 class _Faults(logging.Handler):
     """Notes log records that tell of an exception which is no numbered error."""
 
@@ -92,7 +104,7 @@ class _Faults(logging.Handler):
 
 @contextmanager
 def faults_in_logs(tally: Tally) -> Iterator[None]:
-    """Have what is logged meanwhile about our own faults counted."""
+    """Have what is logged meanwhile about our own faults counted, and so what no task of the loop has caught."""
     handler = _Faults(tally)
     logging.getLogger().addHandler(handler)
     try:

@@ -87,6 +87,14 @@ def test_a_reader_that_takes_long_is_named(
     assert [("took" in fault) for fault in tally.faults] == [True, True] * slow
 
 
+async def _leaves_faults_to_the_loop(tally: Tally) -> None:
+    with faults_in_logs(tally):
+        loop = asyncio.get_running_loop()
+        loop.call_soon(lambda: {}["lost"])
+        await asyncio.sleep(0)
+        loop.call_exception_handler({"message": "no exception"})
+
+
 def test_a_tally_says_what_was_not_withstood() -> None:
     tally = Tally("t", limit_bytes=10)
     tally.health(0.5)
@@ -102,6 +110,8 @@ def test_a_tally_says_what_was_not_withstood() -> None:
         logging.getLogger("swarm.exchange").info("fine")
         logging.getLogger("anything").warning("not fine", exc_info=ValueError("bad"))
     assert len(tally.faults) == 1 and "bad" in tally.faults[0]
+    asyncio.run(_leaves_faults_to_the_loop(tally))
+    assert len(tally.faults) == 3 and "lost" in tally.faults[1] and "no exception" in tally.faults[2]
     text = "INFO fine\nTraceback (most recent call last):\n  File x\n    y()\nValueError: bad\nINFO fine\n"
     assert faults_in_text(text) == ["ValueError: bad"] and faults_in_text("INFO Traceback is a word") == []
 
