@@ -31,7 +31,7 @@ from node.stage_service import Serving, StageService
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from protocol.roster import RosterView
-from protocol.tensor_files import TensorInfo, read_checked, write_tensors
+from protocol.tensor_files import TensorInfo, write_tensors
 from simulations.attacks.base import Attack, UpdateAttack, to_rows, to_tensors
 from simulations.attacks.impossible import Inflated
 from simulations.attacks.on_data import DataAttack
@@ -39,7 +39,6 @@ from simulations.made_up_speech import MadeUpSpeech, small_model
 from swarm.directory import MemoryDirectory
 from swarm.memory import MemoryCarrier, MemoryNetwork
 from tts.batch import UtteranceLike
-from tts.config import ModelConfig
 from tts.evaluate_loss import heldout_loss
 from tts.stage_files import expected_tensors, read_stage, stage_file_name, weights_of, write_stage
 from tts.stages import build_stage
@@ -138,16 +137,13 @@ class TrainingSwarm:
 
     Args:
         settings: of the run. folder: for the files of versions and updates.
-        reader: of the speech; made-up speech by default. config: of the model.
     """
 
-    def __init__(
-        self, settings: SwarmSettings, folder: Path, *, reader: SpeechReader | None = None, config: ModelConfig | None = None
-    ) -> None:
+    def __init__(self, settings: SwarmSettings, folder: Path) -> None:
         self.settings = settings
         self._folder = folder
-        self._config = config or small_model()
-        self._reader = reader or MadeUpSpeech(settings.seed)
+        self._config = small_model()
+        self._speech = MadeUpSpeech(settings.seed)
         self._engine = Engine("training-swarm")
         self._network, self._directory = MemoryNetwork(), MemoryDirectory()
         self._tensors: list[list[TensorInfo]] = [
@@ -243,7 +239,7 @@ class TrainingSwarm:
         if node.service is not None:
             node.service.serve(Serving(context, node.replica, downstream))
         if node.stage == 0:
-            reader: SpeechReader = self._reader
+            reader: SpeechReader = self._speech
             if isinstance(settings.attack, DataAttack) and self.attacks(node) and number >= settings.first_round:
                 reader = _Poisoned(reader, settings.attack, self._config.codebook_size)
             node.feeder = Feeder(context, node.replica, downstream, reader, (), _no_lease, _silent, _nothing)
@@ -311,10 +307,4 @@ class TrainingSwarm:
         stages = [
             read_stage(path, self._config, stage, self.settings.stages) for stage, path in enumerate(self._base)
         ]
-        heldout = MadeUpSpeech(self.settings.seed).heldout_utterances()
-        return heldout_loss(stages, heldout).per_code
-
-
-def version_weights(folder: Path, number: int, stage: int, tensors: Sequence[TensorInfo]) -> dict[str, np.ndarray]:
-    """The weights of a stage in the version that a round made."""
-    return read_checked(folder / f"version-{number}-{stage_file_name(stage)}", tensors)
+        return heldout_loss(stages, self._speech.heldout_utterances()).per_code

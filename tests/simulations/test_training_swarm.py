@@ -13,14 +13,15 @@ import torch
 
 from benchmarks.attacks import Crowd, attack_rows, row_of, worst
 from common.errors import Code, HocketError
+from protocol.tensor_files import read_checked
 from simulations.attacks.base import Attack, Bar
 from simulations.attacks.forged_work import JointSignFlip
 from simulations.attacks.impossible import Huge, Inflated, NotFinite
 from simulations.attacks.on_data import ShiftedCodes, SwappedTexts
 from simulations.made_up_speech import CODEBOOK_SIZE, small_model, utterance
 from simulations.plan import SHIPPED, AttackingWorkers, Plan, load_plan
-from simulations.training_swarm import SwarmResult, SwarmSettings, TrainingSwarm, version_weights
-from tts.stage_files import expected_tensors
+from simulations.training_swarm import SwarmResult, SwarmSettings, TrainingSwarm
+from tts.stage_files import expected_tensors, stage_file_name
 
 SMALL = SwarmSettings(replicas=4, rounds=1, inner_steps=1)
 
@@ -36,11 +37,10 @@ def train(folder: Path, settings: SwarmSettings) -> SwarmResult:
 
 def version(folder: Path) -> dict[str, np.ndarray]:
     """All weights of the version of round 1."""
-    return {
-        name: value
-        for stage in range(2)
-        for name, value in version_weights(folder, 1, stage, expected_tensors(small_model(), stage, 2)).items()
-    }
+    found: dict[str, np.ndarray] = {}
+    for stage in range(2):
+        found |= read_checked(folder / f"version-1-{stage_file_name(stage)}", expected_tensors(small_model(), stage, 2))
+    return found
 
 
 @pytest.fixture(scope="module")
