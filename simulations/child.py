@@ -39,7 +39,7 @@ class Child:
         log_path: where its standard output and error go.
         within: a command that starts it inside a network of its own; empty: in ours.
         told_later: it is started without its ticket, which `tell` gives it.
-        module: that is run; `hocket` by default. attacks: it is an attacker, which may be shut out and end.
+        module: that is run; `hocket` by default.
     """
 
     name: str
@@ -49,7 +49,6 @@ class Child:
     within: Sequence[str] = ()
     told_later: bool = False
     module: str = "cli.main"
-    attacks: bool = False
     process: asyncio.subprocess.Process | None = None
     usage: Usage = field(default_factory=Usage)
     expected_end: bool = False

@@ -163,9 +163,7 @@ class Cluster:
             self._places[name] = place
         for line in self.plan.fault_lines(name):
             arguments += ["--fault", line]
-        child = Child(
-            name, arguments, state, self.out / f"{name}.log", within, told_later=True, module=module, attacks=attacks is not None
-        )
+        child = Child(name, arguments, state, self.out / f"{name}.log", within, told_later=True, module=module)
         await child.start()
         if self.links is not None and place is not None and child.process is not None:
             try:
@@ -265,11 +263,11 @@ class Cluster:
         logger.warning("%s was killed while it served no stage", child.name)
 
     def unexpected_ends(self) -> list[str]:
-        """Workers that ended without having been told to."""
+        """Honest workers that ended without having been told to; attackers may be shut out."""
         ended: list[str] = []
         for worker in self.workers:
             code = worker.process.returncode if worker.process is not None else None
-            if code is not None and code != 0 and not worker.expected_end and not worker.attacks:
+            if code not in (None, 0) and not worker.expected_end and self.plan.attackers_of(worker.name) is None:
                 ended.append(f"{worker.name} ended with {code}: {worker.last_lines()}")
         return ended
 

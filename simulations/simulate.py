@@ -243,11 +243,10 @@ def worker_logs(workers: list[Child]) -> dict[str, list[dict[str, Any]]]:
 
 def attack_facts(cluster: Cluster) -> dict[str, AttackFacts]:
     """What the attackers among the workers did, by process name."""
-    planned = {worker.name: cluster.plan.attackers_of(worker.name) for worker in cluster.workers}
     return {
         worker.name: AttackFacts(one.attack, one.parameters, read_events(worker.state_dir / ATTACK_LOG))
         for worker in cluster.workers
-        if (one := planned[worker.name]) is not None
+        if (one := cluster.plan.attackers_of(worker.name)) is not None
     }
 
 
