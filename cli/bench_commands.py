@@ -15,6 +15,8 @@ from common.stop import stop_signals
 if TYPE_CHECKING:
     from benchmarks.result import BenchResult
 
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the result here.")]
+
 bench_app = typer.Typer(no_args_is_help=True, help="Measure a claim; every benchmark can write JSON.")
 
 
@@ -41,7 +43,7 @@ def _show(result: BenchResult, columns: tuple[str, ...], json_path: Path | None)
 
 @bench_app.command()
 def pipeline(
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     inner_steps: Annotated[int, typer.Option(min=5, help="Inner steps that are measured, after the warm-up.")] = 30,
     warm_up: Annotated[int, typer.Option(min=1, help="Inner steps before the measurement.")] = 5,
     repeats: Annotated[int, typer.Option(min=1, help="How often each row is measured; medians are reported.")] = 3,
@@ -73,7 +75,7 @@ def pipeline(
 @bench_app.command()
 def alone(
     run: Annotated[Path, typer.Argument(help="Folder of a finished demo or simulation.")],
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of the worker alone.")] = 2,
 ) -> None:
     """Held-out loss of a run beside one worker that takes as many inner steps by itself, on the same data."""
@@ -86,7 +88,7 @@ def alone(
 @bench_app.command()
 def yardstick(
     run: Annotated[Path, typer.Argument(help="Folder of a finished demo.")],
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     corpus: Annotated[Path | None, typer.Option(help="The recordings, where the demo had another corpus than its own.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of the one process.")] = 2,
 ) -> None:
@@ -99,7 +101,7 @@ def yardstick(
 
 @bench_app.command()
 def tokenize(
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     rows: Annotated[str, typer.Option(help="MINUTES:SPEAKERS of the recordings, separated by commas.")] = "5:3,15:8,45:21",
     repeats: Annotated[int, typer.Option(min=1, help="How often both ways of cutting are timed; medians are reported.")] = 3,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of every process.")] = 1,
@@ -118,7 +120,7 @@ def tokenize(
 
 @bench_app.command()
 def reader(
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     count: Annotated[int, typer.Option(min=100, help="Utterances.")] = 9000,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs that are read one after the other.")] = 2,
     repeats: Annotated[int, typer.Option(min=1, help="Processes of each reader; medians are reported.")] = 3,
@@ -135,7 +137,7 @@ def reader(
 
 @bench_app.command()
 def checkpoint(
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     preset: Annotated[str, typer.Option(help="Model preset, as one stage.")] = "demo",
     saves: Annotated[int, typer.Option(min=2, help="Saves of each way and repeat, after the first.")] = 6,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps between two saves.")] = 60,
@@ -153,7 +155,7 @@ def checkpoint(
 
 @bench_app.command()
 def swarm(
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     peers: Annotated[int, typer.Option(min=1, max=16, help="Peers that fetch.")] = 8,
     data: Annotated[str, typer.Option(help="Size of the data, such as 64MiB.")] = "64MiB",
     repeats: Annotated[int, typer.Option(min=1, help="How often each row is measured; medians are reported.")] = 3,
@@ -169,7 +171,7 @@ def swarm(
 
 @bench_app.command()
 def aggregation(
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     values: Annotated[int, typer.Option(min=1000, help="Coordinates of an update.")] = 10_000_000,
     large: Annotated[int, typer.Option(min=0, help="Coordinates of further rows of our own; 0 for none.")] = 100_000_000,
     repeats: Annotated[int, typer.Option(min=1, help="Processes of each row; medians are reported.")] = 3,
@@ -183,7 +185,7 @@ def aggregation(
 
 @bench_app.command()
 def estimation(
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     size: Annotated[int, typer.Option(min=10, help="Coordinates of an update.")] = 10_000,
     seeds: Annotated[int, typer.Option(min=1, help="Draws of each cell; means are reported.")] = 5,
 ) -> None:
@@ -196,7 +198,7 @@ def estimation(
 
 @bench_app.command()
 def attacks(
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     rules: Annotated[
         str | None,
         typer.Option(help="Which rules, separated by commas; PREPARE+RULE where updates are prepared first. All by default."),
@@ -223,7 +225,7 @@ def attacks(
 
 @bench_app.command()
 def detection(
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    json_path: JsonPath = None,
     members: Annotated[int, typer.Option(min=10, help="Cheats in each row.")] = 1000,
     steps: Annotated[int, typer.Option(min=3, help="Inner steps of a round.")] = 20,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import JsonFlag, new_folder, print_json
+from cli.options import JsonFlag, TokenisedData, new_folder, print_json
 
 
 def fuzz(
@@ -15,9 +15,7 @@ def fuzz(
     messages: Annotated[int, typer.Option("--messages", "-n", min=10, help="Malformed messages, over all targets.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Of the messages: the same ones again.")] = 0,
     targets: Annotated[str, typer.Option(help="Which targets, separated by commas.")] = "readers,stage,blocks,door,processes",
-    data: Annotated[
-        Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")
-    ] = None,
+    data: TokenisedData = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Throw malformed messages at the readers and services, and tell whether they stand it. Exit code 1: they do not."""

@@ -17,6 +17,9 @@ from common.faults import Fault, Faults
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for a script instead of lines for a person.")]
 FaultLines = Annotated[list[str] | None, typer.Option("--fault", hidden=True, help="point[:key=value,...]:kill|stop|term|fail")]
 
+TokenisedData = Annotated[
+    Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")
+]
 TicketFrom = Annotated[
     str | None,
     typer.Option("--ticket-from", help="A file whose first line is the ticket; -: wait for it on standard input."),

@@ -13,6 +13,7 @@ from cli.options import (
     JsonFlag,
     LogLevel,
     TicketFrom,
+    TokenisedData,
     byte_count,
     new_folder,
     parse_faults,
@@ -187,9 +188,7 @@ def simulate(
     no_faults: Annotated[
         bool, typer.Option("--no-faults", help="Run the plan's cluster and do nothing to it, to compare with.")
     ] = False,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")
-    ] = None,
+    data: TokenisedData = None,
     corpus: Annotated[
         Path | None, typer.Option("--corpus", help="What `hocket tokenize` takes; otherwise the shipped corpus.")
     ] = None,
@@ -242,9 +241,7 @@ def soak(
     hours: Annotated[float, typer.Option(min=0.01, help="How long.")] = 2.0,
     move_every: Annotated[int, typer.Option(min=1, help="A worker is moved in each so-many-th round.")] = 10,
     sample_every_s: Annotated[float, typer.Option("--sample-every", min=0.5, help="Seconds between two looks.")] = 10.0,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="A folder made by `hocket tokenize`; otherwise a corpus is tokenised.")
-    ] = None,
+    data: TokenisedData = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Run a cluster for hours, move a worker now and then, and tell whether what each process holds stays flat."""
