@@ -88,6 +88,7 @@ def worker(
     from protocol.ticket import WAITS_FOR_TICKET, Ticket
 
     opened = Ticket.decode(ticket_line(ticket, ticket_from)) if ticket_from != "-" else None
+    from common.ending import leave_memory_to_the_system
     from common.log import set_up_logging
     from node.worker import run_worker
 
@@ -95,8 +96,8 @@ def worker(
     if opened is None:  # what takes long is done before the wait
         logger.info(WAITS_FOR_TICKET)
         opened = Ticket.decode(ticket_line(ticket, ticket_from))
-    raise typer.Exit(
-        run_worker(
+    try:
+        code = run_worker(
             opened,
             state_dir.resolve(),
             threads=threads,
@@ -109,7 +110,9 @@ def worker(
             faults=faults,
             operator=operator,
         )
-    )
+    finally:
+        leave_memory_to_the_system()
+    raise typer.Exit(code)
 
 
 @ticket_app.callback()

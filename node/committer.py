@@ -28,7 +28,6 @@ AGAIN_S = 20.0
 MOST_TIMES = 5
 LOOK_AGAIN_S = 0.5
 ACKNOWLEDGED_S = 1.0
-LEAVE_S = 3.0
 
 
 Answered = Callable[[], None]
@@ -101,13 +100,13 @@ class Committer:
             await self._recorder.close()
             self._recorder = None
 
-    async def end(self) -> None:
-        """Nothing is recorded any more; what has been drawn may still be sent, for a moment."""
+    async def end(self, within_s: float) -> None:
+        """Nothing is recorded any more; what has been drawn may still be sent, for so many seconds."""
         await self.close()
         if self._sending is None:
             return
         try:
-            async with asyncio.timeout(LEAVE_S):
+            async with asyncio.timeout(within_s):
                 await self._drawn.join()
         except TimeoutError:
             logger.warning("%d openings are not sent", self._drawn.qsize())

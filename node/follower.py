@@ -20,6 +20,7 @@ from node.announcer import Announcer
 from node.committer import Committer
 from node.context import RoundContext
 from node.engine import Engine, Priority
+from node.farewell import Farewell, Part
 from node.peers import AddressBook
 from node.receipts import Receipts
 from node.recycling import RecyclePlan
@@ -45,9 +46,7 @@ from tts.config import ModelConfig
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-LEAVE_S = 3.0
 LOOK_UP_S = 1.0
-HAND_OVER_S = 10.0
 FINISH_S = 5.0
 STOP_HEARD_S = 0.5
 _TRY_AGAIN = (Code.BLOCK_NOT_FOUND, Code.BLOCK_DAMAGED, Code.PEER_SILENT, Code.PEER_UNREACHABLE, Code.STREAM_BROKEN)
@@ -104,6 +103,7 @@ class Follower:
         self._station: Station | None = None
         self._joined = False
         self._stopping = False
+        self._farewell = Farewell()
         self._handed_over = asyncio.Event()
         self._config: ModelConfig | None = None
         self._dataset_cid = ""
@@ -149,16 +149,21 @@ class Follower:
     async def _stopped(self, stop: asyncio.Event) -> None:
         """Return once we are to stop and what is in hand has been handed over, or that has taken too long."""
         await stop.wait()
+        self._farewell.began = time.monotonic()
         self._stopping = True
         self._changed.set()
         if self._station is None or not self._station.unsent:
             return
         logger.info("asked to stop: handing over what is in flight")
+        left_s = self._left_s(Part.HAND_OVER)
         try:
-            async with asyncio.timeout(HAND_OVER_S):
+            async with asyncio.timeout(left_s):
                 await self._handed_over.wait()
         except TimeoutError:
-            logger.warning("what was in flight could not be handed over within %.0f s", HAND_OVER_S)
+            logger.warning("what was in flight could not be handed over within %.0f s", left_s)
+
+    def _left_s(self, part: Part) -> float:
+        return self._farewell.left_s(part, time.monotonic())
 
     async def _hand_over(self) -> None:
         if self._station is not None:
@@ -179,13 +184,13 @@ class Follower:
         """Say good-bye, if it can be done quickly, and stop."""
         if self._joined:
             try:
-                async with asyncio.timeout(LEAVE_S):
+                async with asyncio.timeout(self._left_s(Part.GOOD_BYE)):
                     await self._session.leave("asked to stop" if stop.is_set() else "finished")
             except (HocketError, TimeoutError) as error:
                 logger.info("left without a word to the coordinator: %s", error)
         if self._station is not None:
             await self._station.close()
-        await self._committer.end()
+        await self._committer.end(self._left_s(Part.OPENINGS))
         await self._session.close()
         await self._fallback.close()
         self._engine.close()

@@ -25,6 +25,7 @@ import node.follower
 import node.station
 import node.witness
 import swarm.block_swarm
+from common.ending import leave_memory_to_the_system
 from common.errors import HocketError
 from common.log import EventLog, set_up_logging
 from node.local_sgd import Kept, LocalStage
@@ -303,6 +304,8 @@ def main(arguments: list[str] | None = None) -> int:
     except HocketError as error:
         print(error.line(), file=sys.stderr)
         return error.exit_code
+    finally:
+        leave_memory_to_the_system()
 
 
 if __name__ == "__main__":

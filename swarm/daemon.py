@@ -33,7 +33,7 @@ from swarm.socket_directory import SocketDirectory
 logger = logging.getLogger(__name__)
 
 STREAM_BUFFER_BYTES = 1 << 20
-STOP_S = 10.0
+STOP_S = 3.0
 _P2P_CODE = 421
 
 

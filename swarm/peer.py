@@ -30,6 +30,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from common.ending import leave_memory_to_the_system
 from common.errors import Code, HocketError
 from common.lock import locked
 from common.log import set_up_logging
@@ -188,6 +189,8 @@ def main(argv: list[str] | None = None) -> int:
     except HocketError as error:
         print(error.line(), file=sys.stderr)
         return error.exit_code
+    finally:
+        leave_memory_to_the_system()
     return 0
 
 

@@ -142,7 +142,7 @@ def audited(harness: ModuleType, folder: Path, body: Body, *, stage: int = 1, le
             await body(chain, one)
             assert one.committer.failures() == []
         finally:
-            await one.committer.end()
+            await one.committer.end(3.0)
             await one.session.close()
             await server.stop(None)
 
