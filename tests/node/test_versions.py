@@ -104,6 +104,35 @@ def test_a_version_is_fetched_checked_and_served_on(tmp_path: Path) -> None:
     with_publisher(tmp_path, body)
 
 
+def test_a_worker_holds_its_own_stage_alone_and_serves_it_on(tmp_path: Path) -> None:
+    async def body(publisher: Publisher) -> None:
+        parts = []
+        for stage in range(2):
+            write_tensors(tmp_path / "part", {name: values + stage for name, values in WEIGHTS.items()})
+            data = (tmp_path / "part").read_bytes()
+            tensors = [TensorEntry(name=info.name, dtype=info.dtype, shape=list(info.shape)) for info in info_of(WEIGHTS)]
+            parts.append(StageFile(
+                stage=stage, cid=publisher.store.add_bytes(data), sha256=hashlib.sha256(data).hexdigest(),
+                size_bytes=len(data), tensors=tensors,
+            ))  # fmt: skip
+        made = VersionManifest(run_id="run", version=1, round=1, model={}, stages=parts, dataset_cid=parts[0].cid)
+        root = publisher.store.add_bytes(sign_manifest(COORDINATOR, made))
+        await serve_blocks(publisher.worker, publisher.held)
+        joiner = MemoryCarrier(publisher.worker._network, "joiner")
+        store = BlockStore(tmp_path / "joiner" / "blocks")
+        later = Versions(BlockSwarm(joiner, store), COORDINATOR.public, "run", tmp_path / "joiner")
+        for versions, held, providers in (
+            (publisher.versions, publisher.held, PROVIDERS), (later, store, Providers((publisher.worker.address,))),
+        ):  # fmt: skip
+            manifest = await versions.manifest(root, providers)
+            await versions.weights(root, manifest, 1, info_of(WEIGHTS), providers)
+            assert {block.cid for block in held.blocks()} == {*held.below(root), *held.below(parts[1].cid)}
+            await publisher.provider.close()  # whoever comes later has the first worker alone
+        await joiner.close()
+
+    with_publisher(tmp_path, body)
+
+
 def test_a_version_older_than_one_seen_is_refused_also_after_a_restart(tmp_path: Path) -> None:
     async def body(publisher: Publisher) -> None:
         older, newer = publisher.publish(2), publisher.publish(3)
