@@ -25,7 +25,8 @@ CheckpointArgument = Annotated[
 VersionOption = Annotated[int | None, typer.Option("--version", min=0, help="Of a state folder: this version, not the newest.")]
 TicketOption = Annotated[str, typer.Option(help="With a CID: the ticket of the run that made the version.")]
 GatewayOption = Annotated[
-    list[str] | None, typer.Option("--gateway", help="With a CID: an IPFS gateway, asked after the run's peers; several times.")
+    list[str] | None,
+    typer.Option("--gateway", help="With a CID: an IPFS gateway, or a node's RPC with its /api/v0, asked after the run's peers."),
 ]
 KeyOption = Annotated[
     str, typer.Option("--key", help="Member id of the coordinator that must have signed; `ticket show` names it.")

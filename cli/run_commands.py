@@ -65,7 +65,7 @@ def worker(
     ] = 0,
     gateway: Annotated[
         list[str] | None,
-        typer.Option("--gateway", help="IPFS gateway for what no peer has, asked before those of the run; several times."),
+        typer.Option("--gateway", help="IPFS gateway, or a node's RPC with /api/v0, for what no peer has; several times."),
     ] = None,
     listen: Annotated[
         list[str] | None,

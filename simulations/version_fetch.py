@@ -32,7 +32,7 @@ class Origin:
 
     Args:
         ticket: of its run: peers are asked, and the coordinator's key must have signed.
-        gateways: addresses, asked after the peers.
+        gateways: addresses of gateways, or of nodes, as of `swarm.ipfs_sources.source_at`; asked after the peers.
         signer: member id that must have signed; it must be the ticket's where both are given. Empty and no ticket: anybody.
     """
 
@@ -152,9 +152,10 @@ async def _from_peers(
 async def _from_gateways(
     addresses: tuple[str, ...], key: bytes | None, cid: str, store: BlockStore, *, heldout: bool
 ) -> tuple[VersionManifest, list[str]]:
-    from swarm.ipfs_fetch import Gateway, fetch_from_ipfs
+    from swarm.ipfs_fetch import fetch_from_ipfs
+    from swarm.ipfs_sources import source_at
 
-    gateways = [Gateway(address) for address in addresses]
+    gateways = [source_at(address) for address in addresses]
 
     async def bring(root: str, max_bytes: int, stage: int | None) -> None:
         await fetch_from_ipfs(store, root, gateways, max_bytes=max_bytes)

@@ -10,12 +10,12 @@ from common.errors import Code, HocketError
 from swarm.blocks import BlockStore
 from swarm.ipfs_fetch import Gateway, fetch_from_ipfs
 from swarm.ipfs_http import base_url, is_loopback
+from swarm.ipfs_sources import ASK_S, source_at
 
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
 FORGET_S = 600.0
-ASK_S = 30.0
 MAX_GATEWAYS = 8
 
 
@@ -51,14 +51,14 @@ class IpfsFallback:
     """The gateways that a worker may ask. Close it with `close`.
 
     Args:
-        own: addresses that the volunteer has chosen, asked first; any `http://` or `https://`.
+        own: addresses that the volunteer has chosen, asked first: any gateways, or nodes, as of `source_at`.
 
     Raises:
         HocketError: OPTION_INVALID for an address that is none; EXTRA_MISSING if `own` has one and the HTTP client is not there.
     """
 
     def __init__(self, own: Sequence[str] = ()) -> None:
-        self._own = [Gateway(address) for address in own]
+        self._own = [source_at(address) for address in own]
         self._told: list[str] = []
         self._opened: dict[str, Gateway] = {}
         self._refused: set[str] = set()
@@ -102,5 +102,5 @@ class IpfsFallback:
 
     async def close(self) -> None:
         """Give up the connections."""
-        for gateway in [*self._own, *self._opened.values()]:
-            await gateway.close()
+        for source in [*self._own, *self._opened.values()]:
+            await source.close()

@@ -61,7 +61,7 @@ def test_a_version_is_fetched_by_its_cid_verified_and_exported(source: tuple[Pat
     assert code_of(run("verify", out, "--key", MemberKey.generate().member_id)) is Code.MANIFEST_INVALID
     assert code_of(run("verify", out, "--key", MemberKey.generate().member_id, "--ticket", ticket)) is Code.MANIFEST_INVALID
     assert run("export", out, "--out", tmp_path / "a").exit_code == 0
-    assert run("export", cid, "--gateway", ipfs.url, "--out", tmp_path / "b").exit_code == 0
+    assert run("export", cid, "--gateway", f"{ipfs.url}/api/v0", "--out", tmp_path / "b").exit_code == 0
     assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
     assert code_of(run("verify", tmp_path / "a", "--key", COORDINATOR.member_id)) is Code.OPTION_INVALID
 

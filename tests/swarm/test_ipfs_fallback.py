@@ -71,6 +71,25 @@ def test_what_no_peer_has_comes_from_a_gateway(tmp_path: Path, monkeypatch: pyte
     assert store.read_file(ROOT) == DATA
 
 
+def test_the_volunteers_own_node_is_asked_by_its_rpc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("httpx2", reason="the extra 'ipfs' is not installed")
+    monkeypatch.setattr(ipfs_fallback, "PATIENCE_S", 0.0)
+    store = BlockStore(tmp_path)
+
+    async def work(url: str) -> None:
+        fallback = IpfsFallback([f"{url}/api/v0"])
+        try:
+            await fallback.after(FAULT, store, ROOT, max_bytes=len(DATA))
+        finally:
+            await fallback.close()
+
+    with served(Ipfs()) as node:
+        node.blocks = dict(content.iter_blocks(DATA))
+        asyncio.run(work(node.url))
+    assert store.read_file(ROOT) == DATA
+    assert {one.partition("?")[0] for one in node.asked} <= {"POST /api/v0/dag/export", "POST /api/v0/block/get"}
+
+
 def test_a_lying_gateway_and_an_empty_one_bring_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("httpx2", reason="the extra 'ipfs' is not installed")
     monkeypatch.setattr(ipfs_fallback, "PATIENCE_S", 0.0)
