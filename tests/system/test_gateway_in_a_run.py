@@ -18,9 +18,9 @@ from simulations.progress import Quiet
 from simulations.simulate import SimulationSettings, run_file
 from swarm.blocks import BlockStore
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
-LIMIT_S = 150.0
+LIMIT_S = 240.0
 
 
 def test_shards_that_no_peer_has_come_from_the_runs_gateway(tmp_path: Path) -> None:
