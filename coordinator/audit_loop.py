@@ -21,6 +21,7 @@ from coordinator.audits import Action, Do, Facts, Limits, decide, in_order
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
 from coordinator.referee import Finding, Referee, Ruling
+from coordinator.referee_life import Turn
 from coordinator.requests import Guilt, read_exchange
 from coordinator.run import Member
 from protocol.agreement import Agreement
@@ -32,8 +33,7 @@ from swarm.blocks import BlockStore
 
 logger = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 16   # jobs of one start of the referee
-RULINGS_TRIED = 3   # starts of the referee that bring no ruling for an audit, then it lapses
+RULINGS_TRIED = 3  # times that the referee did not come to an audit, then it lapses
 
 
 class AuditLoop:
@@ -79,6 +79,7 @@ class AuditLoop:
             if self._ruling is not None:
                 self._ruling.cancel()
                 await asyncio.gather(self._ruling, return_exceptions=True)
+            await self._referee.close()
 
     async def settled(self, limit_s: float) -> None:
         """Wait until the audits that are under way have ended, at most `limit_s`; what has not is left for the next start."""
@@ -106,9 +107,11 @@ class AuditLoop:
             else:
                 await self._act(audit, action)
                 look_again_s = 0.0
-        if recompute and self._ruling is None:
-            # Beside what else there is to do: the referee takes its time.
-            self._ruling = asyncio.create_task(self._recompute(in_order(recompute)[:MOST_AT_ONCE]))
+        tended = await self._referee.tend(wanted=bool(recompute))
+        look_again_s = min(look_again_s, tended.look_again_s)
+        if tended.turn is Turn.ASK and self._ruling is None:
+            # Beside what else there is to do: the referee takes its time. Which one is next is seen anew after each.
+            self._ruling = asyncio.create_task(self._recompute(in_order(recompute)[0]))
             self._ruling.add_done_callback(lambda _: self.changed.set())
         return max(look_again_s, 0.01)
 
@@ -213,18 +216,15 @@ class AuditLoop:
 
     # ---- the referee -------------------------------------------------------------------------------------------------
 
-    async def _recompute(self, audits: Sequence[Audit]) -> None:
-        rulings = await self._referee.rule(audits)
-        for audit in audits:
-            if audit.id not in self._core.state.audit.audits:
-                continue  # it ended meanwhile
-            ruling = rulings.get(audit.id)
+    async def _recompute(self, audit: Audit) -> None:
+        ruling = await self._referee.rule(audit)
+        if audit.id in self._core.state.audit.audits:  # it may have ended meanwhile
             if ruling is not None:
                 await self._ruled(audit, ruling)
-                continue
-            self._tried[audit.id] += 1
-            if self._tried[audit.id] >= RULINGS_TRIED:
-                await self._end(audit, Outcome.LAPSED, f"the referee failed {RULINGS_TRIED} times")
+            else:
+                self._tried[audit.id] += 1
+                if self._tried[audit.id] >= RULINGS_TRIED:
+                    await self._end(audit, Outcome.LAPSED, f"the referee failed {RULINGS_TRIED} times")
         self._referee.tidy(list(self._core.state.audit.audits.values()))
 
     async def _ruled(self, audit: Audit, ruling: Ruling) -> None:

@@ -97,8 +97,12 @@ def decide(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:
 
 
 def in_order(audits: Sequence[Audit]) -> list[Audit]:
-    """Those that wait for the referee, the most urgent first: where a witness disagrees somebody is wrong; else as they came."""
-    return sorted(audits, key=lambda one: not one.escalated)
+    """Those that wait for the referee, the most urgent first.
+
+    Where a witness disagrees somebody is wrong; of the others those come first whose work was done first, so that nobody goes on
+    for long with what only a recomputation shows.
+    """
+    return sorted(audits, key=lambda one: (not (one.escalated and Part.WITNESS in one.files), one.round))
 
 
 def _witness(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:

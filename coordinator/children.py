@@ -137,17 +137,30 @@ class Child:
             await self._pause(f"{self.name} ended with status {status}")
 
     async def _listen(self, pid: int, stdout: asyncio.StreamReader) -> None:
-        """Read what the child prints until it ends. What is no JSON object is dropped, so that it never blocks on a full pipe."""
-        while True:
-            try:
-                line = await stdout.readline()
-                word = json.loads(line) if line else None
-            except ValueError:  # a line beyond the reader's limit, or not JSON
-                continue
-            if not line:
-                return
-            if isinstance(word, dict):
-                self.on_word(pid, word)
+        """Read what the child prints until it ends."""
+        while (word := await _next_word(stdout)) is not None:
+            self.on_word(pid, word)
+
+    # ---- for a child that nobody supervises --------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether a child that was started, and was not stopped, has ended."""
+        return self._process is not None and self._process.returncode is not None
+
+    async def hear(self) -> dict[str, Any] | None:
+        """The next JSON object that the child prints; None when it has ended, or was not started."""
+        stdout = self._process.stdout if self._process is not None else None
+        return None if stdout is None else await _next_word(stdout)
+
+    async def kill(self) -> None:
+        """End the child at once."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
     async def _pause(self, what: str) -> None:
         """Wait longer after each end of late; CHILD_FAILED after too many."""
@@ -158,11 +171,15 @@ class Child:
         logger.warning("%s; %s", what, decision)
         await asyncio.sleep(pause_s)
 
-    async def stop(self) -> None:
-        """Close the child's standard input and wait for its end; kill it when it takes longer than STOP_S."""
+    async def stop(self) -> int | None:
+        """Close the child's standard input and wait for its end; kill it when it takes longer than STOP_S.
+
+        Returns:
+            Its status; None: there was no child.
+        """
         process, self._process = self._process, None
         if process is None:
-            return
+            return None
         if process.stdin is not None:
             process.stdin.close()
         try:
@@ -173,3 +190,18 @@ class Child:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+        return process.returncode
+
+
+async def _next_word(stdout: asyncio.StreamReader) -> dict[str, Any] | None:
+    """The next JSON object; None at the end. What is none is dropped, so that a child never blocks on a full pipe."""
+    while True:
+        try:
+            line = await stdout.readline()
+            word = json.loads(line) if line else None
+        except ValueError:  # a line beyond the reader's limit, or not JSON
+            continue
+        if not line:
+            return None
+        if isinstance(word, dict):
+            return word

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common.errors import HocketError
-from common.files import atomic_write, discard, disk_error
+from common.files import atomic_write, discard
 from coordinator.audit_draw import seed_of
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Audit, Kind, Part
-from coordinator.children import python_module, run_once
+from coordinator.children import python_module
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
+from coordinator.referee_child import RefereeChild
+from coordinator.referee_life import Action, Limits
 from coordinator.versions import Versions
 from protocol.generated import hocket_pb2 as pb
 from swarm.blocks import BlockStore
 
-logger = logging.getLogger(__name__)
-
 JOB_LIMIT_S = 600.0
-START_LIMIT_S = 120.0
-MOST_OUTPUT_BYTES = 16 << 20
+LATE_S = 60.0  # a child that has not broken off a job by itself so long after its limit is killed
+IDLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Ruling:
 
 
 class Referee:
-    """Starts the child, one start for all that there is to recompute.
+    """Has a child that stays do one piece of work after another.
 
     Args:
         core, book, secrets: the run. versions, store: its weights. state_dir: work lies in `audit/referee/` below it.
@@ -68,40 +67,32 @@ class Referee:
         self._store = store
         self._state_dir = state_dir
         self._folder = state_dir / "audit" / "referee"
+        limits = Limits(JOB_LIMIT_S + LATE_S, IDLE_S)
+        self._child = RefereeChild(self._command, state_dir / "referee.log", limits)
 
-    async def rule(self, audits: Sequence[Audit]) -> dict[str, Ruling]:
-        """Recompute what the audits are about; a ruling by audit id for each that the child came to.
+    async def rule(self, audit: Audit) -> Ruling | None:
+        """Recompute what an audit is about; None: the child did not come to it, which it may another time.
 
         Raises:
-            HocketError: DISK_FULL, STATE_UNREADABLE. A child that fails is logged, and its audits have no ruling.
+            HocketError: DISK_FULL, STATE_UNREADABLE. A child that fails is logged.
         """
-        rulings: dict[str, Ruling] = {}
-        jobs = []
-        for audit in audits:
-            try:
-                await asyncio.to_thread(self._bring_base, audit)
-                jobs.append(self._job(audit))
-            except HocketError as error:
-                rulings[audit.id] = Ruling({}, error.line())
-        if not jobs:
-            return rulings
-        config, orders, output = self._folder / "model.json", self._folder / "jobs.json", self._folder / "rulings.jsonl"
-        atomic_write(config, json.dumps(self._core.state.model_config).encode())
-        order = {
-            "config": str(config), "stages": self._core.state.stages, "jobs": jobs,
-            "calibration": self._core.config.audit.calibration,
-        }  # fmt: skip
-        atomic_write(orders, json.dumps(order).encode())
-        discard(output)
         try:
-            await run_once(
-                python_module("tts.referee", "--jobs", str(orders)), self._state_dir / "referee.log",
-                limit_s=START_LIMIT_S + JOB_LIMIT_S * len(jobs), output=output,
-            )  # fmt: skip
+            await asyncio.to_thread(self._bring_base, audit)
+            job = self._job(audit)
         except HocketError as error:
-            logger.error("the referee failed: %s", error.line())
-        wanted = {audit.id: audit for audit in audits}
-        return rulings | {name: one for name, one in self._read(output, wanted) if name in wanted}
+            return Ruling({}, error.line())
+        if self._child.pid is None:
+            atomic_write(self._config_path, json.dumps(self._core.state.model_config).encode())
+        said = await self._child.do(job)
+        return None if said is None else _ruling(said, audit.member)
+
+    async def tend(self, *, wanted: bool) -> Action:
+        """See `RefereeChild.tend`."""
+        return await self._child.tend(wanted=wanted)
+
+    async def close(self) -> None:
+        """End the child."""
+        await self._child.close()
 
     def tidy(self, audits: Sequence[Audit]) -> None:
         """Remove weights that no audit under way needs."""
@@ -123,13 +114,22 @@ class Referee:
         if not base.exists():
             self._store.export(self._versions.load(audit.base_cid).stages[audit.stage].cid, base)
 
+    @property
+    def _config_path(self) -> Path:
+        return self._folder / "model.json"
+
+    def _command(self) -> list[str]:
+        state, table = self._core.state, self._core.config.audit.calibration
+        own_table = ("--calibration", table) if table else ()
+        return python_module("tts.referee_child", "--config", str(self._config_path), "--stages", str(state.stages), *own_table)
+
     def _job(self, audit: Audit) -> dict[str, Any]:
-        config, base = self._core.config, self._base_path(audit)
+        config = self._core.config
         drawn = self._book.commit(audit.round, audit.member, bytes.fromhex(audit.link))
         previous = self._book.commit(audit.round, audit.member, drawn.previous) if drawn is not None else None
         common = {
-            "id": audit.id, "kind": audit.kind.value, "stage": audit.stage, "base": str(base), "wire": config.network.wire,
-            "seed": config.run.seed, "commit": _hex(drawn), "limit_s": JOB_LIMIT_S,
+            "id": audit.id, "kind": audit.kind.value, "stage": audit.stage, "base": str(self._base_path(audit)),
+            "wire": config.network.wire, "seed": config.run.seed, "commit": _hex(drawn), "limit_s": JOB_LIMIT_S,
         }  # fmt: skip
         if audit.kind is Kind.STEP:
             return {
@@ -151,27 +151,6 @@ class Referee:
 
     def _path(self, audit: Audit, part: Part) -> str:
         return str(self._state_dir / audit.files[part].path)
-
-    def _read(self, output: Path, audits: Mapping[str, Audit]) -> list[tuple[str, Ruling]]:
-        """What the child has said; a line that is cut, as it was killed, says nothing."""
-        try:
-            with output.open("rb") as stream:
-                lines = stream.read(MOST_OUTPUT_BYTES).splitlines()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise disk_error(error, output) from error
-        found = []
-        for line in lines:
-            try:
-                said = json.loads(line)
-            except ValueError:
-                logger.warning("the referee said something else than a ruling")
-                continue
-            audit = audits.get(said.get("id", "")) if isinstance(said, dict) else None
-            if audit is not None:
-                found.append((audit.id, _ruling(said, audit.member)))
-        return found
 
 
 def _hex(commit: pb.StepCommit | None) -> str:

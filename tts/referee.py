@@ -1,7 +1,8 @@
 """The coordinator's own recomputation of what members have opened: `python -m tts.referee --jobs FILE`.
 
-A child process, so that the coordinator needs no torch. It prints one JSON object a job, each as soon as the job is done. It
-trusts nothing of a member's: an opening is held against the model and the digests committed to before it is computed with.
+A child process, so that the coordinator, whose child is `tts.referee_child`, needs no torch. It prints one JSON object a job,
+each as soon as the job is done. It trusts nothing of a member's: an opening is held against the model and the digests committed
+to before it is computed with.
 
 FILE is JSON: {"config": path of the model's configuration, "stages": N, "calibration": path or "", "jobs": [...]}. A job of kind
 
@@ -34,7 +35,6 @@ from google.protobuf.message import DecodeError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import Code, HocketError
-from protocol.agreement import Agreement
 from protocol.calibration import Calibration, Row, device_class, read_calibration, shipped_calibration
 from protocol.generated import hocket_pb2 as pb
 from protocol.opening_checks import compare_outputs, gradient_wire, odd_encoding, pass_misfit, step_misfit, wanted_groups
@@ -49,6 +49,7 @@ from tts.stages import Stage, build_stage
 
 LIMIT_S = 600.0
 OWN_CLASS = device_class()
+MOST_WORDS = 1000  # characters of a reason, which may name what a member's file holds
 
 
 class _Part(BaseModel):
@@ -125,12 +126,12 @@ class Referee:
             with _limited(one.limit_s):
                 found = self.judge_pass(one) if isinstance(one, PassJob) else self.judge_step(one)
         except _OpeningFault as error:
-            return {"id": name, "error": error.line(), "fault": "opening"}
+            return {"id": name, "error": error.line()[:MOST_WORDS], "fault": "opening"}
         except _TookTooLong:
             return {"id": name, "error": f"the job took more than {one.limit_s:g} s", "fault": "time"}
         except (HocketError, ValidationError) as error:
             line = error.line() if isinstance(error, HocketError) else " ".join(str(error).split())
-            return {"id": name, "error": line, "fault": "run"}
+            return {"id": name, "error": line[:MOST_WORDS], "fault": "run"}
         return {"id": name, **found}
 
     def judge_pass(self, job: PassJob) -> dict[str, Any]:
@@ -171,14 +172,15 @@ class Referee:
                 if commit is not None:
                     _refuse(self._misfit(theirs, commit, job.microbatch_id, spec, pb.PASS_OUTPUT))
         except _OpeningFault as error:
-            return {"ok": False, "reason": f"opening: {error.line()}", "statistics": {}}
+            return _words(False, f"opening: {error.line()}", {})
         back = gradient_wire(theirs.about, job.wire)
         device_class = job.classes.get(member, OWN_CLASS)
         row, grad_row = self._row(device_class, job.wire), self._row(device_class, back)
         travelled = {name: over_wire(array, back) if name == GRADIENT else array for name, array in ours.items()}
         challenge = bytes.fromhex(job.challenge) or job.id.encode()
         given = theirs.output.arrays | theirs.gradient_out.arrays
-        return _words(compare_outputs(travelled, given, challenge, row, grad_row))
+        found = compare_outputs(travelled, given, challenge, row, grad_row)
+        return _words(found.ok, found.reason, found.statistics)
 
     @staticmethod
     def _misfit(
@@ -199,7 +201,7 @@ class Referee:
         row = self._row(job.classes.get("prover", OWN_CLASS), job.wire)
         settings = StepSettings(job.seed, job.weight_decay, job.clip_norm, commit.frames, commit.lr)
         found = replay_step(opened, stage, settings, row.step)
-        return {"ok": found.ok, "reason": found.reason, "statistics": found.statistics}
+        return _words(found.ok, found.reason, found.statistics)
 
     def _row(self, theirs: str, wire: str) -> Row:
         """The limits for a device class. One that was never measured is judged like our own: its name must be no way out."""
@@ -263,8 +265,8 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _words(found: Agreement) -> dict[str, Any]:
-    return {"ok": found.ok, "reason": found.reason, "statistics": found.statistics}
+def _words(ok: bool, reason: str, statistics: Mapping[str, float]) -> dict[str, Any]:
+    return {"ok": ok, "reason": reason[:MOST_WORDS], "statistics": dict(statistics)}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -179,7 +179,9 @@ def test_every_audit_comes_to_an_end_and_nobody_is_blamed_for_being_gone(audit: 
         assert audit.verified
 
 
-def test_the_referee_first_looks_where_somebody_must_be_wrong() -> None:
-    odd = audit_of(Kind.PASS, id="b", escalated="the witness disagrees")
-    waiting = [audit_of(Kind.STEP, id="a"), odd, audit_of(Kind.STEP, id="c")]
-    assert [one.id for one in in_order(waiting)] == ["b", "a", "c"]
+def test_the_referee_first_looks_where_somebody_must_be_wrong_and_then_at_the_oldest_work() -> None:
+    answer = {Part.WITNESS: Opening("00", 1, "path", "w", "")}
+    odd = audit_of(Kind.PASS, id="b", round=4, escalated="the witness disagrees", files=answer)
+    nobody = audit_of(Kind.PASS, id="d", round=3, escalated="the witness is gone")
+    waiting = [audit_of(Kind.STEP, id="a"), nobody, odd, audit_of(Kind.STEP, id="c"), audit_of(Kind.STEP, id="e", round=1)]
+    assert [one.id for one in in_order(waiting)] == ["b", "e", "a", "c", "d"]
