@@ -17,11 +17,12 @@ from door_in_process import Aborted, House, within
 from forked_core import KEY
 
 from common.errors import Code
-from coordinator import auditing, referee
+from coordinator import auditing
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Kind
 from coordinator.evidence import Evidence, read_evidence
 from coordinator.evidence_check import Outcome
+from coordinator.referee_child import RefereeChild
 from coordinator.retention import retained_by
 from coordinator.rounds import Phase
 from protocol.generated import hocket_pb2 as pb
@@ -119,7 +120,7 @@ def test_the_weights_that_the_referee_takes_are_fetched_beside_the_event_loop(
         threads.append(threading.current_thread())
         export(store, *args, **more)
 
-    async def child(*args: Any, **more: Any) -> None:
+    async def nothing(*args: Any) -> None:
         assert len(threads) == 1
 
     async def body(house: House) -> None:
@@ -127,11 +128,11 @@ def test_the_weights_that_the_referee_takes_are_fetched_beside_the_event_loop(
         for kind in (pb.PASS_INPUT, pb.PASS_OUTPUT):
             await prover.open(kind, reply.open_microbatches[0])
         monkeypatch.setattr(BlockStore, "export", watched)
-        monkeypatch.setattr(referee, "run_once", child)
+        monkeypatch.setattr(RefereeChild, "do", nothing)
         loop = house.pieces.auditing.loop
         await loop.step()
         (audit,) = house.state.audit.audits.values()
-        assert await loop._referee.rule([audit]) == {} == await loop._referee.rule([audit])  # the child said nothing
+        assert await loop._referee.rule(audit) is None is await loop._referee.rule(audit)
         assert threads != [threading.current_thread()]
         assert len(list((house.folder / "state/audit/referee").glob("base-0-0.safetensors"))) == 1
 
