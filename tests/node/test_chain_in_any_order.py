@@ -25,6 +25,7 @@ from swarm.memory import MemoryCarrier
 REPLICAS = (1, 2, 2)
 MICROBATCHES = 4
 LEASES = 4
+BACK_OFF_S = 0.05  # instead of some seconds, so that replicas that failed are soon tried again
 LOOK_S = 0.001
 AT_MOST_S = 0.4  # where both ends of a call wait for a silence to pass
 LIMIT_S = 120.0
@@ -48,6 +49,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     async def begin(self) -> None:
         await self.chain.start()
+        for node in self.chain.nodes:
+            for router in node.downstream._routers.values() if node.downstream is not None else ():
+                router._back_off_s, router._back_off_limit_s = BACK_OFF_S, 4 * BACK_OFF_S
         self.work = asyncio.create_task(self.chain.work())
 
     async def until_trained(self, more: int) -> None:
