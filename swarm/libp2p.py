@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_S = 0.1
 REMEMBER_EVERY_S = 10.0
 REMEMBERED_DIALLED = 16
+LAST_LOOK_S = 1.0
 REJOIN_PAUSE_S = 1.0
 REJOIN_PAUSE_LIMIT_S = 30.0
 DEATH_NOTICED_S = 1.0  # its sockets break before the system tells us that it ended
@@ -327,7 +328,10 @@ class LibP2PCarrier(StreamCarrier):
         await asyncio.wait({self._remembering, self._slot_keeping})
         try:
             if self._up.is_set() and not self.failed.is_set():
-                await self._remember()
+                async with asyncio.timeout(LAST_LOOK_S):
+                    await self._remember()
+        except TimeoutError:
+            logger.info("the libp2p daemon does not say whom it is connected to")
         finally:
             await self._close_streams()
             self._keeping.cancel()

@@ -310,6 +310,20 @@ def test_closing_is_no_failure_and_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "own").iterdir()) == ["peer.key"]
 
 
+def test_closing_does_not_wait_long_for_a_daemon_that_is_frozen(tmp_path: Path) -> None:
+    """A process that is told to stop has some seconds, and its daemon's pulse would take longer to tell."""
+
+    async def work() -> tuple[int, float]:
+        async with carrier_in(tmp_path / "own", options=LibP2POptions(pulse_s=60.0)) as carrier:
+            os.kill(carrier.daemon_pid, signal.SIGSTOP)
+            began = time.monotonic()
+            await carrier.close()
+            return carrier.daemon_pid, time.monotonic() - began
+
+    pid, seconds = asyncio.run(work())
+    assert gone(pid) and 3.0 < seconds < 10.0
+
+
 @pytest.mark.parametrize("socket_path_bytes", [107, 108, 300])
 def test_a_path_about_or_far_too_long_for_a_socket(socket_path_bytes: int) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
