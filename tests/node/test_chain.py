@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from common.faults import Fault, Faults
+from coordinator.run_config import RunConfig
 from node import stage_service
 from node.wire import TRAIN_STEP_PROTOCOL, Losses
 from protocol.generated import hocket_pb2 as pb
@@ -125,6 +126,19 @@ def test_a_frozen_replica_is_noticed_by_its_silence_and_only_its_caller_retries(
     (event,) = chain.named("rerouted")
     assert 0.6 < event["detected_after_s"] < 2.0 and "silent" in event["reason"]
     assert chain.counted(0) == [0, 1] == chain.counted(1)
+
+
+def test_with_the_run_files_own_bound_a_frozen_replica_is_left_within_five_seconds(harness: ModuleType) -> None:
+    silence_s = RunConfig.model_fields["network"].get_default(call_default_factory=True).silence_s
+    chain = harness.Chain(2, [1, 2], leases=harness.Leases(1, microbatches=2), silence_s=silence_s)
+
+    async def body(chain: Any) -> None:
+        chain.network.freeze(chain.at(1)[0].peer_id)
+        await chain.work()
+
+    harness.run_chain(chain, body)
+    (event,) = chain.named("rerouted")
+    assert 0.9 * silence_s < event["waited_s"] < 5.0
 
 
 def test_a_retry_through_a_drifted_replica_gets_its_gradient_and_adds_nothing(harness: ModuleType) -> None:
