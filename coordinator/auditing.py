@@ -19,7 +19,8 @@ from coordinator.core import Core
 from coordinator.referee import Referee
 from coordinator.rounds import Phase
 from coordinator.run import Member
-from coordinator.update_proof import Fault, largest, rates_of, size_fault, update_fault
+from coordinator.update_checks import measure
+from coordinator.update_proof import Fault, rates_of, size_fault, update_fault
 from coordinator.versions import Versions, tensor_infos
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
@@ -132,7 +133,7 @@ class Auditing:
             key = (place.base_cid, head.stage)
             most = self._largest.get(key)
             if most is None:
-                most = largest(self._versions.files(manifest, head.stage).weights, tensors, Code.CHECKPOINT_INVALID)
+                most = measure(self._versions.files(manifest, head.stage).weights, tensors, Code.CHECKPOINT_INVALID).largest
                 self._largest = {**{one: known for one, known in self._largest.items() if one[0] == key[0]}, key: most}
             return update_fault(
                 path, tensors, committed=committed, lr_sum=None if chain is None else sum(rates),

@@ -14,13 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import Code, HocketError
-from coordinator.update_checks import measure
+from coordinator.update_checks import CHUNK_VALUES, measure
 from protocol.commitments import TensorsDigest
-from protocol.flat_file import FlatFile
 from protocol.generated import hocket_pb2 as pb
 from protocol.tensor_files import TensorInfo
 
-CHUNK_VALUES = 1 << 18
 # AdamW with betas 0.9 and 0.95 moves a weight by at most this many learning rates a step, whatever the gradients are: by
 # Cauchy-Schwarz |m|/sqrt(v) <= (1 - b1) / sqrt(1 - b2) / sqrt(1 - b1^2 / b2), which is 1.17; the rest is room for rounding.
 LR_FACTOR = 1.25
@@ -42,18 +40,6 @@ class Fault:
 
     kind: str
     reason: str
-
-
-def largest(path: Path, tensors: Sequence[TensorInfo], code: Code) -> float:
-    """The largest magnitude in a file of float32 tensors; HocketError with `code` when it does not hold exactly `tensors`."""
-    found = 0.0
-    with FlatFile(path, tensors, code) as flat:
-        room = np.empty(min(CHUNK_VALUES, max(flat.size, 1)), np.float32)
-        for start in range(0, flat.size, room.size):
-            values = room[: min(room.size, flat.size - start)]
-            flat.read(start, values)
-            found = max(found, float(values.max()), -float(values.min()))
-    return found
 
 
 def size_fault(head: pb.UpdateHead, tensors: Sequence[TensorInfo]) -> str:
@@ -107,11 +93,11 @@ def update_fault(
     except HocketError as error:
         kind = "NOT_FINITE" if error.code is Code.NOT_FINITE else "SHAPE"
         return Fault(kind, f"H{int(error.code)} {error.detail}".replace(str(path), "the file"))
-    moved = found.largest
     if committed is not None and found.digest != committed.hex():
         return Fault("CHAIN", "its bytes are not those of the last commit")
     if lr_sum is None:
         return None
+    moved = found.largest
     bound = lr_sum * (LR_FACTOR + weight_decay * (base_largest + LR_FACTOR * lr_sum))
     # The update is a difference of float32 weights, so it is as exact as these are.
     if moved > bound * (1 + 1e-6) + 1e-6 * base_largest:

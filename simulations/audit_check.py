@@ -26,7 +26,7 @@ from coordinator.evidence_check import (
     referee_job,
     undecided,
 )
-from coordinator.update_proof import largest
+from coordinator.update_checks import measure
 from protocol.content import parse_cid
 from protocol.manifest import MAX_DOCUMENT_BYTES, VersionManifest, read_manifest, signer_of
 from protocol.tensor_files import TensorInfo
@@ -95,7 +95,7 @@ def verify_evidence(found: Found, state: Path, scratch: Path, *, ask: Ask | None
         ask: has the work done again, which takes torch and some time; None: it is not.
 
     Raises:
-        HocketError: EVIDENCE_INVALID, CHECKPOINT_INVALID, MANIFEST_INVALID, CHILD_FAILED.
+        HocketError: EVIDENCE_INVALID, CHECKPOINT_INVALID, NOT_FINITE, MANIFEST_INVALID, CHILD_FAILED.
     """
     evidence, store = found.evidence, BlockStore(state / "blocks")
     manifest, checks = _base(found, store)
@@ -115,7 +115,7 @@ def verify_evidence(found: Found, state: Path, scratch: Path, *, ask: Ask | None
     if evidence.kind in (*BY_RECOMPUTATION, "NORM"):
         store.export(stage.cid, base, max_bytes=stage.size_bytes)
     if evidence.kind in (*BY_BYTES, "FORK", "STALE_BASE"):
-        most = largest(base, tensors, Code.CHECKPOINT_INVALID) if evidence.kind == "NORM" else 0.0
+        most = measure(base, tensors, Code.CHECKPOINT_INVALID).largest if evidence.kind == "NORM" else 0.0
         checks += check_words(evidence, signed, files, tensors, most)
     if evidence.kind == "EQUIVOCATION":
         checks += check_exchange(evidence, signed, files)
