@@ -16,6 +16,9 @@ from scripted_run import MEMORY
 from common.errors import Code
 from coordinator.rounds import Phase
 from protocol.generated import hocket_pb2 as pb
+from protocol.messages import make_signed
+from protocol.openings import opening_tensors
+from protocol.tensors import digest_of, encode
 
 AUDIT = "rate = 0.0"
 OPERATORS = ("a", "b", "c", "d", "e", "f", "g", "h")
@@ -47,8 +50,32 @@ async def train(member: Replica, update: dict[str, np.ndarray]) -> None:
     await member.commit(member.next_commit([], update))
 
 
-async def lie_of(member: Replica, lie: str) -> None:
-    """What the liar does instead of handing in its update; each one is refused, and it is shut out."""
+async def send_and_deny(liar: Replica, receiver: Replica) -> None:
+    """Commit to another output than the one that was signed for the receiver, who is asked for the request and shows it."""
+    house, place = liar.house, {"round": liar.view.round, "stage": receiver.stage}
+    heads = [encode("hidden", liar.passed(0)["output"]["hidden"], "fp32").head]
+    request = make_signed(
+        liar.key, method="train_step", payload=pb.TrainStepRequest(**place, microbatch_id=0, tensors=heads),
+        run_id=house.state.run_id, receiver=receiver.id, now_ms=int(house.clock.now * 1000), **place,
+    )  # fmt: skip
+    gradient = hashlib.sha256(b"gradient").digest()
+    denied = liar.record(0, output=hashlib.sha256(b"another").digest(), gradient_in=gradient)
+    await liar.commit(liar.next_commit([denied], moved(liar)))
+    assert (await liar.submit(moved(liar))).accepted, "there is no sign of it yet"
+    came = receiver.record(0, sender=liar.id, input=digest_of(heads), gradient_out=gradient)
+    await receiver.commit(receiver.next_commit([came], moved(receiver)))
+    shown = {"request": np.frombuffer(request.SerializeToString(), np.uint8)}
+    about = receiver.about(0, receiver.commits[-1].step)
+    assert (await receiver.open(pb.REQUEST, 0, step=about.step, tensors=opening_tensors(about, {}, shown))).accepted
+    await house.pieces.auditing.loop.step()
+
+
+async def lie_of(member: Replica, lie: str, neighbour: Replica) -> None:
+    """What the liar does instead of handing in its update; it is shut out for each.
+
+    Args:
+        neighbour: a replica of the next stage.
+    """
     good = moved(member)
     first = next(iter(good))
     sent = {
@@ -57,6 +84,9 @@ async def lie_of(member: Replica, lie: str) -> None:
         "CHAIN": {name: np.roll(value, 1) for name, value in good.items()},
     }.get(lie, good)  # fmt: skip
     await train(member, good if lie == "CHAIN" else sent)
+    if lie == "EQUIVOCATION":
+        await send_and_deny(member, neighbour)
+        return
     if lie == "FORK":
         other = pb.StepCommit()
         other.CopyFrom(member.commits[-1])
@@ -72,25 +102,26 @@ async def lie_of(member: Replica, lie: str) -> None:
     assert not receipt.accepted and receipt.reason
 
 
-LIES = ("NOT_FINITE", "NORM", "ZERO", "SHAPE", "CHAIN", "STALE_BASE", "FORK")
+LIES = ("NOT_FINITE", "NORM", "ZERO", "SHAPE", "CHAIN", "STALE_BASE", "FORK", "EQUIVOCATION")
 
 
 def stages_of(lie: str) -> list[str]:
-    """The stages after a round of four replicas a stage, of which one of the last stage does what `lie` says."""
+    """The stages after a round of four replicas a stage, of which one of the first stage does what `lie` says."""
     found: list[str] = []
 
     async def body(house: House) -> None:
         replicas = await opened_round(house, OPERATORS)
-        *honest, liar = replicas
+        liar, neighbour = replicas[3:5]
+        honest = [one for one in replicas if one is not liar]
         for one in honest:
             await train(one, moved(one))
         if lie == "honest":
             await train(liar, moved(liar))
         house.pieces.core.emit("phase", phase=Phase.CLOSING.value, reason="for the test")
         if lie not in ("nothing", "honest"):
-            await lie_of(liar, lie)
+            await lie_of(liar, lie, neighbour)
             assert house.state.audit.quarantined[liar.id]["kind"] == lie
-        for one in [*honest, liar] if lie == "honest" else honest:
+        for one in replicas if lie == "honest" else honest:
             assert (await one.submit(moved(one))).accepted
         found.extend(await end_of_round(house, honest))
         assert set(house.state.audit.quarantined) <= {liar.id}
@@ -103,6 +134,6 @@ def stages_of(lie: str) -> list[str]:
 def test_a_proved_lie_leaves_the_version_as_it_is_without_its_member() -> None:
     without = stages_of("nothing")
     honest = stages_of("honest")
-    assert honest[0] == without[0] and honest[1] != without[1], "an update that counts would show"
+    assert honest[0] != without[0] and honest[1] == without[1], "an update that counts would show"
     for lie in LIES:
         assert stages_of(lie) == without, lie
