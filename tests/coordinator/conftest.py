@@ -19,13 +19,13 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from scripted_run import write_dataset
 
 from coordinator.door import MAX_MESSAGE_BYTES
-from protocol.content import file_cid
 from protocol.generated import hocket_pb2 as pb
 from protocol.generated import hocket_pb2_grpc
 from protocol.identity import MemberKey, PeerKey, member_id
-from protocol.manifest import DatasetManifest, ShardEntry, VersionManifest, read_manifest, sign_manifest
+from protocol.manifest import VersionManifest, read_manifest
 from protocol.messages import make_signed, new_nonce, open_signed
 from protocol.tensor_files import file_parts
 from protocol.ticket import Ticket
@@ -76,21 +76,6 @@ every = {previews}
 [network]
 tls = {tls}
 """
-
-
-def write_dataset(folder: Path) -> None:
-    """A signed manifest with shards whose content the coordinator never reads."""
-    (folder / "shards").mkdir(parents=True)
-    entries = []
-    for index in range(3):
-        path = folder / "shards" / f"{index}.parquet"
-        path.write_bytes(bytes([index]) * (1000 + index))
-        entries.append(ShardEntry(cid=file_cid(path), rows=20, frames=2000, size_bytes=path.stat().st_size))
-    manifest = DatasetManifest(
-        name="scripted", codec={"kind": "small", "n_codebooks": 4, "codebook_size": 32}, phonemes=["_", "a", "b"],
-        languages=["en"], speakers=["x"], shards=entries[:2], heldout=entries[2:], licences=["CC0-1.0"],
-    )  # fmt: skip
-    (folder / "manifest.json").write_bytes(sign_manifest(MemberKey.generate(), manifest))
 
 
 class Process:

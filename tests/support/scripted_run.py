@@ -52,20 +52,24 @@ best = 0
 """
 
 
-def write_run(folder: Path) -> Path:
-    """The run file and its dataset, whose shards nobody reads."""
-    shards = folder / "dataset" / "shards"
-    shards.mkdir(parents=True)
+def write_dataset(folder: Path) -> None:
+    """A signed manifest with shards whose content the coordinator never reads."""
+    (folder / "shards").mkdir(parents=True)
     entries = []
     for index in range(3):
-        path = shards / f"{index}.parquet"
+        path = folder / "shards" / f"{index}.parquet"
         path.write_bytes(bytes([index]) * (1000 + index))
         entries.append(ShardEntry(cid=file_cid(path), rows=20, frames=2000, size_bytes=path.stat().st_size))
     manifest = DatasetManifest(
-        name="sweep", codec={"kind": "small", "n_codebooks": 4, "codebook_size": 32}, phonemes=["_", "a", "b"],
+        name="scripted", codec={"kind": "small", "n_codebooks": 4, "codebook_size": 32}, phonemes=["_", "a", "b"],
         languages=["en"], speakers=["x"], shards=entries[:2], heldout=entries[2:], licences=["CC0-1.0"],
     )  # fmt: skip
-    (folder / "dataset" / "manifest.json").write_bytes(sign_manifest(MemberKey.generate(), manifest))
+    (folder / "manifest.json").write_bytes(sign_manifest(MemberKey.generate(), manifest))
+
+
+def write_run(folder: Path) -> Path:
+    """The run file and its dataset."""
+    write_dataset(folder / "dataset")
     (folder / "run.toml").write_text(RUN)
     return folder / "run.toml"
 
