@@ -281,25 +281,11 @@ class Recorder:
         self._hold(HeldStep(self._about(before.step + 1, lr, ramp, frames, traces), before.after, after, traces, records))
 
     def _about(self, step: int, lr: float, ramp: float, frames: int, traces: Mapping[int, PassTrace]) -> About:
-        context, settings = self._context, self._context.settings
-        return About(
-            run_id=context.run_id,
-            round=context.round,
-            base_cid=context.base_cid,
-            member_id=context.member_id,
-            stage=context.stage,
-            stages=context.stages,
-            generation=context.generation,
-            step=step,
-            seed=settings.seed,
-            microbatches=tuple(trace.about() for trace in traces.values()),
-            frames=frames,
-            lr=lr,
-            ramp=ramp,
-            weight_decay=settings.weight_decay,
-            clip_norm=settings.clip_norm,
-            ordered=self._local.ordered,
-        )
+        settings = self._context.settings
+        return self._context.about(
+            step, (trace.about() for trace in traces.values()), frames=frames, lr=lr, ramp=ramp,
+            weight_decay=settings.weight_decay, clip_norm=settings.clip_norm, ordered=self._local.ordered,
+        )  # fmt: skip
 
     def _hold(self, held: HeldStep) -> None:
         before = self._held[next(reversed(self._held))].commit if self._held else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from protocol.generated import hocket_pb2 as pb
+from protocol.openings import About, MicrobatchAbout
 from protocol.roster import RosterView
 from tts.config import ModelConfig
 from tts.schedule import lr_at
@@ -49,6 +52,14 @@ class RoundContext:
 
     def next_replicas(self) -> list[pb.RosterEntry]:
         return self.roster.replicas(self.stage + 1)
+
+    def about(self, step: int, microbatches: Iterable[MicrobatchAbout], **optimizer: Any) -> About:
+        """What an opening of ours belongs to. `optimizer`: fields of an optimizer step."""
+        return About(
+            run_id=self.run_id, round=self.round, base_cid=self.base_cid, member_id=self.member_id, stage=self.stage,
+            stages=self.stages, generation=self.generation, step=step, seed=self.settings.seed,
+            microbatches=tuple(microbatches), **optimizer,
+        )  # fmt: skip
 
     def learning_rate(self, frames_done: int) -> float:
         """Inner learning rate after `frames_done` frames of the round at this replica; its siblings are taken to be as fast."""

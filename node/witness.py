@@ -22,7 +22,7 @@ from node.openings import OpeningSender
 from node.replica import EventSink
 from node.session import Session
 from protocol.generated import hocket_pb2 as pb
-from protocol.openings import About, Group, OpenedPass, opening_tensors, read_pass
+from protocol.openings import Group, OpenedPass, opening_tensors, read_pass
 from protocol.tensors import ENCODINGS
 from swarm.block_swarm import Providers
 from swarm.carrier import PeerAddress
@@ -71,19 +71,7 @@ def witness_tensors(context: RoundContext, opened: OpenedPass, output: PassOutpu
     groups: dict[str, Group] = {"output": arrays}
     if grad is not None:
         groups["gradient_out"] = {"grad": grad}
-    about = About(
-        run_id=context.run_id,
-        round=context.round,
-        base_cid=context.base_cid,
-        member_id=context.member_id,
-        stage=context.stage,
-        stages=context.stages,
-        generation=context.generation,
-        step=0,
-        seed=context.settings.seed,
-        microbatches=(opened.microbatch,),
-    )
-    return opening_tensors(about, groups)
+    return opening_tensors(context.about(0, [opened.microbatch]), groups)
 
 
 class Witness:
