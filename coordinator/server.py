@@ -20,11 +20,11 @@ from common.files import atomic_write
 from common.lock import locked
 from common.stop import stop_signals
 from coordinator import tls
-from coordinator.aborted import RefusedAreFreed
 from coordinator.announcing import Announcing
 from coordinator.assembly import Assembly
 from coordinator.audit_secret import AuditSecrets
 from coordinator.auditing import Auditing
+from coordinator.cheap_refusals import CheapRefusals
 from coordinator.children import Child, python_module
 from coordinator.core import Core
 from coordinator.door import Door
@@ -40,7 +40,6 @@ from coordinator.run_config import RunConfig
 from coordinator.server_options import SERVER_OPTIONS, concurrent_calls
 from coordinator.start import fold, found
 from coordinator.status import report_json
-from coordinator.unreadable import UnreadableIsEmpty
 from coordinator.uploads import Uploads
 from coordinator.versions import Versions
 from protocol.generated import hocket_pb2 as pb
@@ -185,7 +184,7 @@ class Coordinator:
         core, network = self._core, self._config.network
         calls = concurrent_calls(self._config.membership.max_members)
         server = grpc.aio.server(
-            interceptors=[RefusedAreFreed(), UnreadableIsEmpty()], options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls
+            interceptors=[CheapRefusals()], options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls
         )
         self._nonce_file = NonceFile(self._state_dir, time.time_ns() // 1_000_000)
         entrance = Entrance(core, self._key, nonce_file=self._nonce_file)

@@ -17,9 +17,9 @@ import numpy as np
 
 from common.clock import SteadyClock
 from common.faults import NO_FAULTS
-from coordinator.aborted import RefusedAreFreed
 from coordinator.audit_secret import AuditSecrets
 from coordinator.auditing import Auditing
+from coordinator.cheap_refusals import CheapRefusals
 from coordinator.core import Core
 from coordinator.door import Door
 from coordinator.entrance import Entrance
@@ -29,7 +29,6 @@ from coordinator.rounds import Phase
 from coordinator.run_config import RunConfig
 from coordinator.server_options import SERVER_OPTIONS, concurrent_calls
 from coordinator.start import fold
-from coordinator.unreadable import UnreadableIsEmpty
 from coordinator.uploads import Uploads
 from coordinator.versions import Versions
 from protocol.generated import hocket_pb2 as pb
@@ -103,7 +102,7 @@ class _Scene:
         auditing.resume()
         config = self.core.config
         self.server = grpc.aio.server(
-            options=SERVER_OPTIONS, interceptors=[RefusedAreFreed(), UnreadableIsEmpty()],
+            options=SERVER_OPTIONS, interceptors=[CheapRefusals()],
             maximum_concurrent_rpcs=concurrent_calls(config.membership.max_members),
         )  # fmt: skip
         entrance = Entrance(core, self.key, limits=without_limits())

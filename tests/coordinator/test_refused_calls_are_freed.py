@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from common.errors import Code, HocketError
-from coordinator.aborted import RefusedAreFreed
+from coordinator.cheap_refusals import CheapRefusals
 from protocol.generated import hocket_pb2 as pb
 from protocol.generated import hocket_pb2_grpc as rpc
 
@@ -57,7 +57,7 @@ async def _refused(interceptors: Sequence[grpc.aio.ServerInterceptor]) -> int:
 
 
 def test_what_a_refused_call_brought_is_freed_at_once() -> None:
-    assert asyncio.run(_refused([RefusedAreFreed()])) == 0
+    assert asyncio.run(_refused([CheapRefusals()])) == 0
 
 
 def test_left_to_itself_grpc_holds_it() -> None:
