@@ -14,6 +14,7 @@ from common.errors import Code, HocketError
 
 logger = logging.getLogger(__name__)
 
+OWN_DISK = (Code.DISK_FULL, Code.STATE_UNREADABLE)  # what goes wrong with this machine's disk, whoever made the file
 PART_SUFFIX = ".part"  # with a leading dot: a file that is not whole yet, of nobody's use once its writer is gone
 
 

@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-FIRST_STEP = 1  # its microbatches ran on the round's base weights, which every replica of the stage has
+FIRST_STEP = 1  # its microbatches ran on the round's base weights, which every replica of the stage has, unless it was resumed
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,22 @@ def ranked(seed: bytes, what: str, names: Iterable[str]) -> list[str]:
     return sorted(set(names), key=lambda name: (hmac.digest(seed, f"{what}|{name}".encode(), "sha256"), name))
 
 
-def on_commit(seed: bytes, step: int, identifiers: Sequence[int], rates: Rates) -> Draw:
+def on_commit(seed: bytes, step: int, identifiers: Sequence[int], rates: Rates, *, resumed: bool = False) -> Draw:
     """What of a step is opened.
 
     Args:
         step: 1, 2, ...; the beginning of a chain, step 0, has nothing to open.
         identifiers: of the microbatches that the step counted.
+        resumed: the chain goes on from saved progress, so that its first step did not run on the base, which is all that a
+            witness has: the referee is shown the whole step instead.
     """
     if step < FIRST_STEP or rates.audited <= 0 or not identifiers:
         return Draw()
     if step == FIRST_STEP:
         if fraction(seed, "first") >= rates.audited:
             return Draw()
+        if resumed:
+            return Draw((), True, "the first step after what was resumed is drawn")
         order = ranked(seed, "microbatch", (str(one) for one in identifiers))
         chosen = tuple(sorted(int(one) for one in order[: rates.microbatches]))
         return Draw(chosen, False, f"drawn for a witness: {len(chosen)} of {len(set(identifiers))} microbatches")

@@ -7,8 +7,8 @@ import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from common.errors import HocketError
-from common.files import discard, disk_errors
+from common.errors import Code, HocketError
+from common.files import OWN_DISK, discard, disk_errors
 from coordinator.audit_state import Audit, Kind, Part
 from coordinator.chains import key_of
 from coordinator.commit_book import CommitBook
@@ -16,6 +16,7 @@ from coordinator.core import Core
 from coordinator.receiving import Announced, receipt_for, receive_file, settle
 from coordinator.run import Member
 from protocol.generated import hocket_pb2 as pb
+from protocol.messages import LEAST_UPLINK_BYTES_PER_S
 from protocol.openings import OpenedPass, read_pass
 from protocol.tensor_files import read_tensors
 
@@ -40,7 +41,9 @@ class AuditFiles:
         self._book = book
         self._state_dir = state_dir
         self._folder = state_dir / "audit" / "openings"
-        self._receiving: set[tuple[str, Part]] = set()
+        self._receiving: dict[tuple[str, Part], tuple[str, float]] = {}  # from whom, and how long that may take
+        self._begun: dict[tuple[str, Part], float] = {}
+        self._took: dict[str, float] = {}  # by member: when something of it was last taken, or could not be for want of room
 
     def path(self, audit: Audit, part: Part) -> Path:
         """Where a file of an audit lies."""
@@ -50,6 +53,22 @@ class AuditFiles:
         """Remove what came for an audit that has ended."""
         for part in audit.files:
             discard(self.path(audit, part))
+
+    def forget(self, audit: Audit) -> None:
+        """An audit has ended: when its parts began to come is of no use any more."""
+        for part in Part:
+            self._begun.pop((audit.id, part), None)
+
+    def heard_at(self, member: str) -> float:
+        """When a member's file was last taken, or could not be by a fault of this machine: what else it owes had to wait for it."""
+        return self._took.get(member, 0.0)
+
+    def sending_until(self, member: str) -> float:
+        """How long a member may take for what it is sending now, which goes one by one; 0: it sends nothing.
+
+        It follows from the size and from when the first try began, so that no number of tries makes it longer.
+        """
+        return max((until for sender, until in self._receiving.values() if sender == member), default=0.0)
 
     def clean_up(self) -> None:
         """After a start: remove what no audit under way refers to."""
@@ -81,31 +100,38 @@ class AuditFiles:
         if not 0 < head.size_bytes <= audit.most_bytes or len(head.sha256) != 32:
             return receipt_for(head, f"{head.size_bytes} bytes, at most {audit.most_bytes} are possible")
         if (audit.id, part) in self._receiving:
-            return receipt_for(head, "another one of yours is being received")
-        self._receiving.add((audit.id, part))
+            raise HocketError(Code.STREAM_BROKEN, "another one of yours is being received", remedy="send it again")
+        core, now = self._core, self._core.clock()
+        begun = self._begun.setdefault((audit.id, part), now)
+        self._receiving[audit.id, part] = (member.member, begun + head.size_bytes / LEAST_UPLINK_BYTES_PER_S)
         path = self.path(audit, part)
         part_path = path.with_name(path.name + ".part")
         try:
-            silence_s = self._core.config.membership.silence_s
+            silence_s = core.config.membership.silence_s
             await receive_file(part_path, Announced("opening", head.size_bytes, head.sha256, silence_s), chunks)
             fault = await asyncio.to_thread(self._fault, audit, part, part_path)
-            if audit.id not in self._core.state.audit.audits:
+            if audit.id not in core.state.audit.audits:
                 return receipt_for(head, "the audit has ended")
             if fault and part is not Part.WITNESS:
                 logger.warning("the %s that %s opened is not what was committed: %s", part.value, member.member[:12], fault)
                 return receipt_for(head, fault)
             await asyncio.to_thread(settle, part_path, path)
-            if audit.id not in self._core.state.audit.audits:
+            if audit.id not in core.state.audit.audits:
                 return receipt_for(head, "the audit has ended")
-            self._core.emit(
+            core.emit(
                 "audit_opened", id=audit.id, part=part.value, member=member.member, sha256=head.sha256.hex(),
                 size_bytes=head.size_bytes, path=str(path.relative_to(self._state_dir)),
                 signed=_packed(signed),
             )  # fmt: skip
-            self._core.faults.reach("coordinator.opening.kept", part=part.value, round=audit.round)
+            self._took[member.member] = core.clock()
+            core.faults.reach("coordinator.opening.kept", part=part.value, round=audit.round)
             return receipt_for(head, "")
+        except HocketError as error:
+            if error.code in OWN_DISK:
+                self._took[member.member] = core.clock()
+            raise
         finally:
-            self._receiving.discard((audit.id, part))
+            self._receiving.pop((audit.id, part), None)
             discard(part_path)
 
     def _asked_for(self, member: str, head: pb.OpeningHead, part: Part | None) -> Audit | None:

@@ -49,15 +49,16 @@ class AuditIntake:
         self._zeros: dict[int, bytes] = {}
 
     def resume(self) -> None:
-        """After a start: what was committed in this round is compared, and drawn of, as if it came now."""
+        """After a start: what was committed in this round is compared as if it came now.
+
+        Nothing is drawn of it: what was answered had its draw in the journal, and what was not is sent again. Another draw, by
+        rates that have changed since, would ask for steps that their makers have let go of once they were answered.
+        """
         state = self._core.state
         for name in self._book.members(state.round):
             for chain in self._book.chains(state.round, name).values():
                 for commit in chain.commits:
                     self._compare(name, commit)
-                    member = state.members.get(name)
-                    if member is not None and chain.start.base_cid == state.base_cid:
-                        self._draw(member, commit)
         for (_, name), update in list(state.updates.items()):
             parts = [part for generation, part in self._book.chains(state.round, name) if generation == update.generation]
             if parts and name in state.members:
@@ -142,7 +143,9 @@ class AuditIntake:
     def _draw(self, member: Member, commit: pb.StepCommit) -> Draw:
         """What of a commit is drawn: what was drawn of it before, if it was."""
         rates, seed = self.rates(member.member), seed_of(self._secrets.secret(commit.round), commit.link)
-        draw = on_commit(seed, commit.step, [one.id for one in commit.records if one.frames], rates)
+        chain = self._book.chains(commit.round, member.member)[key_of(commit)]
+        counted = [one.id for one in commit.records if one.frames]
+        draw = on_commit(seed, commit.step, counted, rates, resumed=chain.resumed)
         for identifier in draw.microbatches:
             known = fraction(seed, f"known|{identifier}") < self._core.config.audit.canaries
             self._begin(Kind.PASS, member, commit, seed, rates, microbatch=identifier, known=known)

@@ -33,6 +33,7 @@ from swarm.blocks import BlockStore
 
 logger = logging.getLogger(__name__)
 
+LATE_S = 1.0       # by which a look at the audits may come late before this process is taken to have been held up
 RULINGS_TRIED = 3  # times that the referee did not come to an audit, then it lapses
 
 
@@ -60,6 +61,8 @@ class AuditLoop:
         self.changed = asyncio.Event()
         self._ruling: asyncio.Task[None] | None = None
         self._quiet = asyncio.Event()
+        self._due_at = core.clock()
+        self._going_since = self._due_at
 
     async def run(self) -> None:
         """Until cancelled. HocketError for a fault that only a person can mend."""
@@ -67,11 +70,13 @@ class AuditLoop:
         try:
             while True:
                 self.changed.clear()
-                wait_s = await self.step()
+                self._forgive_own_absence()
+                wait_s = min(await self.step(), tick_s)
+                self._due_at = self._core.clock() + wait_s
                 if not self._core.state.audit.audits:
                     self._quiet.set()
                 try:
-                    async with asyncio.timeout(min(wait_s, tick_s)):
+                    async with asyncio.timeout(wait_s):
                         await self.changed.wait()
                 except TimeoutError:
                     continue
@@ -115,6 +120,11 @@ class AuditLoop:
             self._ruling.add_done_callback(lambda _: self.changed.set())
         return max(look_again_s, 0.01)
 
+    def _forgive_own_absence(self) -> None:
+        """Time in which this process did not run is nobody's, and here nobody else may have looked at it before."""
+        if (now := self._core.clock()) - self._due_at > LATE_S:
+            self._going_since = now
+
     # ---- what is known -----------------------------------------------------------------------------------------------
 
     def _next(self, audit: Audit) -> Action:
@@ -129,7 +139,8 @@ class AuditLoop:
             there=there and not any(
                 key > (audit.generation, audit.part) for key in self._book.chains(audit.round, audit.member)
             ),
-            going_since=core.going_since,
+            going_since=max(core.going_since, self._going_since, self._files.heard_at(audit.member)),
+            sending_until=self._files.sending_until(audit.member),
             current=(state.round, state.base_cid) == (audit.round, audit.base_cid),
             able=self._able(audit) if not audit.witness else (),
             witness_there=witness is not None and witness.live and witness.stage == audit.stage,
@@ -297,6 +308,7 @@ class AuditLoop:
         logger.log(level, "audit of %s (%s, stage %d, round %d): %s: %s", audit.member[:12], audit.kind, audit.stage, audit.round,
                    outcome, reason)  # fmt: skip
         self._tried.pop(audit.id, None)
+        self._files.forget(audit)
         await asyncio.to_thread(self._files.drop, audit)
 
 

@@ -40,7 +40,7 @@ class Facts:
 
     Args:
         there: its member is live under the generation that was audited. going_since: before it nobody's time runs, see
-            `Core.going_since`. current: its round still runs, so that witnesses have its base.
+            `Core.going_since`. sending_until: what its member is sending now may take so long. current: its round still runs, so that witnesses have its base.
         able: who may be asked, in the order drawn. witness_there: as `there`, of the witness.
         base_kept: the weights of its base can still be had.
     """
@@ -51,6 +51,7 @@ class Facts:
     able: Sequence[str]
     witness_there: bool
     base_kept: bool
+    sending_until: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def decide(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:
     if audit.missing:
         if not facts.there:
             return Action(Do.LAPSE, "the member was gone before it had opened what was drawn")
-        left_s = limits.opening_s - (now - max(audit.since, facts.going_since))
+        left_s = max(limits.opening_s - (now - max(audit.since, facts.going_since)), facts.sending_until - now)
         names = " and ".join(audit.missing)
         if left_s <= 0:
             return Action(Do.NOT_OPENED, f"no {names} within {limits.opening_s:g} s, though the member was there")

@@ -54,6 +54,11 @@ class Chain:
     def last(self) -> pb.StepCommit:
         return self.commits[-1]
 
+    @property
+    def resumed(self) -> bool:
+        """Whether it goes on from what an earlier chain had come to, and not from the base."""
+        return bool(self.start.previous)
+
 
 @dataclass(frozen=True)
 class Expected:

@@ -155,7 +155,9 @@ def check_draw(evidence: Evidence, signed: Signed, secret: bytes | None) -> list
     rates = Rates(drawn.audited, drawn.microbatches, drawn.steps)
     identifiers = [record.id for record in commit.records if record.frames]
     closing = on_close(seed, drawn.step, rates, opened=False)
-    draw = closing if drawn.closing else on_commit(seed, drawn.step, identifiers, rates)
+    # As `Chain.resumed`, from the beginning of the chain, which evidence about a first step holds.
+    resumed = any(one.link == commit.previous and one.step == 0 and one.previous for _, one in signed.commits)
+    draw = closing if drawn.closing else on_commit(seed, drawn.step, identifiers, rates, resumed=resumed)
     asked = draw.step if drawn.microbatch is None else drawn.microbatch in draw.microbatches
     return [*checks, _check("the draw", asked, draw.reason)]
 

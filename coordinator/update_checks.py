@@ -12,6 +12,7 @@ from statistics import median
 import numpy as np
 
 from common.errors import Code, HocketError
+from common.files import OWN_DISK
 from protocol.commitments import TensorsDigest
 from protocol.flat_file import FlatFile
 from protocol.tensor_files import TensorInfo
@@ -107,6 +108,9 @@ def check_updates(
 
     Args:
         base_norm: L2 norm of the stage's weights. tensors: by name.
+
+    Raises:
+        HocketError: DISK_FULL, STATE_UNREADABLE where this machine cannot read what it has acknowledged.
     """
     order = sorted(submitted, key=lambda one: one.member)
 
@@ -114,6 +118,8 @@ def check_updates(
         try:
             return measure(one.path, tensors, Code.UPDATE_REFUSED)
         except HocketError as error:
+            if error.code in OWN_DISK:
+                raise
             reason = f"H{int(error.code)} {error.detail}".replace(str(one.path), "the file")
             return NOT_FINITE if error.code is Code.NOT_FINITE else SHAPE, reason
 

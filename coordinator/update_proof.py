@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from common.errors import Code, HocketError
+from common.files import OWN_DISK
 from coordinator.update_checks import CHUNK_VALUES, measure
 from protocol.commitments import TensorsDigest
 from protocol.generated import hocket_pb2 as pb
@@ -86,11 +87,17 @@ def update_fault(
         committed: digest of the update in the last commit. lr_sum: of the learning rates of the inner steps that led to it. Both
             None: the member committed to nothing, and nothing was asked of it.
         base_largest: largest magnitude of the base's weights.
+
+    Raises:
+        HocketError: DISK_FULL, STATE_UNREADABLE where this machine cannot read it, UPDATE_REFUSED where it is gone: that proves
+            nothing.
     """
     try:
         order = sorted(tensors, key=lambda one: one.name)
         found = measure(path, order, Code.UPDATE_REFUSED)
     except HocketError as error:
+        if error.code in OWN_DISK or not path.exists():
+            raise  # what a round that went on has cleared away proves nothing either
         kind = "NOT_FINITE" if error.code is Code.NOT_FINITE else "SHAPE"
         return Fault(kind, f"H{int(error.code)} {error.detail}".replace(str(path), "the file"))
     if committed is not None and found.digest != committed.hex():

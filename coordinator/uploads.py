@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from common.errors import Code, HocketError
 from common.files import discard
 from coordinator.assignment import Role
 from coordinator.auditing import Auditing
@@ -51,7 +52,8 @@ class Uploads:
             chunks: what follows the head. signed: the head as it came, for evidence.
 
         Raises:
-            HocketError: STREAM_BROKEN for a stream that ends early, stalls, or is not what its head says; DISK_FULL.
+            HocketError: STREAM_BROKEN for a stream that ends early, stalls, or is not what its head says, and while an earlier
+                one of the member is still being received; DISK_FULL; STATE_UNREADABLE.
         """
         answer = self._answer_at_once(member, head)
         if answer is not None:
@@ -59,7 +61,8 @@ class Uploads:
                 self._auditing.refused_head(member, head, signed)
             return answer
         if member.member in self._receiving:
-            return receipt_for(head, "another update of yours is being received")
+            # An earlier try whose connection broke may not be over here. A receipt would be the last word on the update.
+            raise HocketError(Code.STREAM_BROKEN, "another update of yours is being received", remedy="send it again")
         self._receiving.add(member.member)
         path = self._state_dir / f"updates/round-{head.round}/stage-{head.stage}/{member.member}.safetensors"
         part = path.with_name(path.name + ".part")

@@ -26,16 +26,16 @@ from node.finder import Finder
 from protocol.generated import hocket_pb2 as pb
 from protocol.generated import hocket_pb2_grpc as rpc
 from protocol.identity import MemberKey, member_id
-from protocol.messages import make_signed, new_nonce, open_signed
+from protocol.messages import LEAST_UPLINK_BYTES_PER_S, make_signed, new_nonce, open_signed
 from protocol.ticket import Ticket
 from swarm.directory import Directory
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 17   # a stream is judged by its silences between two of them, on whatever line
 CALL_TIMEOUT_S = 15.0
 WATCH_WAIT_S = 5.0
-SUBMIT_TIMEOUT_S = 120.0
+SUBMIT_TIMEOUT_S = 120.0    # of a file, besides what a slow line needs for its bytes
 PAUSE_S = 0.25
 PAUSE_LIMIT_S = 4.0
 PUSHBACK_LIMIT_S = 30.0
@@ -251,7 +251,7 @@ class Session:
         nonce = new_nonce()
         signed = self._sign("submit_update", head, nonce, round=head.round, base_cid=head.base_cid, stage=head.stage)
         answer = await self._rpc(
-            lambda stub: stub.SubmitUpdate(self._chunks(signed, head.size_bytes, path, half), timeout=SUBMIT_TIMEOUT_S)
+            lambda stub: stub.SubmitUpdate(self._chunks(signed, head.size_bytes, path, half), timeout=submit_timeout_s(head.size_bytes))
         )
         return self._receipt(answer, "submit_update", head, nonce)
 
@@ -260,7 +260,9 @@ class Session:
         nonce = new_nonce()
         signed = self._sign("submit_opening", head, nonce, round=head.round, stage=head.stage)
         answer = await self._rpc(
-            lambda stub: stub.SubmitOpening(self._chunks(signed, head.size_bytes, path), timeout=SUBMIT_TIMEOUT_S)
+            lambda stub: stub.SubmitOpening(
+                self._chunks(signed, head.size_bytes, path), timeout=submit_timeout_s(head.size_bytes)
+            )
         )
         return self._receipt(answer, "submit_opening", head, nonce)
 
@@ -345,6 +347,11 @@ class Session:
 
     async def close(self) -> None:
         await self._reset(self._channel)
+
+
+def submit_timeout_s(size_bytes: int) -> float:
+    """How long one try to hand in a file may take: an opened step is six times as large as an update of the same stage."""
+    return SUBMIT_TIMEOUT_S + size_bytes / LEAST_UPLINK_BYTES_PER_S
 
 
 def file_digest(path: Path) -> tuple[int, bytes]:

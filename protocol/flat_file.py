@@ -15,6 +15,7 @@ from types import TracebackType
 import numpy as np
 
 from common.errors import Code, HocketError
+from common.files import disk_error
 from protocol.tensor_files import Layout, TensorInfo
 
 
@@ -25,7 +26,8 @@ class FlatFile:
         tensors: all that the file must hold, float32. code: of the error for a file that does not fit.
 
     Raises:
-        HocketError: `code`.
+        HocketError: `code` for a file that is missing or does not fit; DISK_FULL or STATE_UNREADABLE where this machine cannot
+            read it, which is no fault of the file's maker.
 
     Attributes:
         size: values of the whole vector.
@@ -39,14 +41,14 @@ class FlatFile:
         try:
             self._stream = path.open("rb")
         except OSError as error:
-            raise HocketError(code, f"{path} ({error.strerror})") from error
+            raise self._unread(error) from error
         try:
             layout = Layout(self._stream, path, code)
             layout.check(tensors)
         except (HocketError, OSError) as error:
             self._stream.close()
             if isinstance(error, OSError):
-                raise HocketError(code, f"{path} ({error.strerror})") from error
+                raise self._unread(error) from error
             raise
         for info in tensors:
             if info.dtype != "float32":
@@ -62,7 +64,7 @@ class FlatFile:
         """Values from `start` on, as many as `into`, contiguous float32 [m], has room for.
 
         Raises:
-            HocketError: the file's code when it cannot be read or became shorter.
+            HocketError: the file's code when it became shorter; STATE_UNREADABLE when it cannot be read.
         """
         if start < 0 or start + into.size > self.size:
             raise ValueError(f"{into.size} values from {start} of {self.size}")
@@ -82,13 +84,18 @@ class FlatFile:
             try:
                 got = os.preadv(self._stream.fileno(), [wanted], position)
             except OSError as error:
-                raise HocketError(self._code, f"{self._path} ({error.strerror})") from error
+                raise self._unread(error) from error
             if got == 0:
                 raise HocketError(self._code, f"{self._path}: it became shorter while it was read")
             wanted = wanted[got:]
             position += got
         if part.dtype.newbyteorder("<") != part.dtype:
             part.byteswap(inplace=True)
+
+    def _unread(self, error: OSError) -> HocketError:
+        if isinstance(error, FileNotFoundError):
+            return HocketError(self._code, f"{self._path} ({error.strerror})")
+        return disk_error(error, self._path)
 
     def close(self) -> None:
         self._stream.close()

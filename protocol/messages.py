@@ -22,6 +22,7 @@ SIGNED_PREFIX = b"hocket-signed-1:"
 NONCE_BYTES = 16
 WINDOW_MS = 60_000
 MAX_HEADER_BYTES = 4096
+LEAST_UPLINK_BYTES_PER_S = 64 << 10  # that a member must reach when it hands in a file; slower ones are given up
 
 NonceRow = tuple[bytes, bytes, int]
 

@@ -35,6 +35,7 @@ from google.protobuf.message import DecodeError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.errors import Code, HocketError
+from common.files import disk_errors
 from protocol.calibration import Calibration, Row, device_class, read_calibration, shipped_calibration
 from protocol.generated import hocket_pb2 as pb
 from protocol.opening_checks import compare_outputs, gradient_wire, odd_encoding, pass_misfit, step_misfit, wanted_groups
@@ -221,7 +222,9 @@ class Referee:
 
 
 def _opened(path: Path, read: Callable[[Mapping[str, np.ndarray]], Any]) -> Any:
-    """Read a member's file: nothing larger than the file is allocated for it."""
+    """Read a member's file: nothing larger than the file is allocated for it. STATE_UNREADABLE where it is this machine's fault."""
+    with disk_errors(path), path.open("rb"):
+        pass
     with _blamed():
         return read(read_tensors(path, code=Code.OPENING_INVALID, mapped=True))
 
