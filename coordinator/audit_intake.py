@@ -6,7 +6,7 @@ import hmac
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from common.errors import Code, HocketError
@@ -28,6 +28,9 @@ from protocol.generated import hocket_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _OPENING_KINDS = {Part.INPUT: pb.PASS_INPUT, Part.OUTPUT: pb.PASS_OUTPUT, Part.STEP: pb.STEP, Part.REQUEST: pb.REQUEST}
+
+# A step is full when it holds what one lease is worth. More by far is the claim of somebody who wants to fill the disk.
+MOST_LEASES_A_STEP = 16
 
 Forked = Callable[[Member, list[bytes], pb.StepCommit, str], None]
 
@@ -113,7 +116,9 @@ class AuditIntake:
         assert manifest is not None
         if commit.stage not in self._zeros:
             self._zeros[commit.stage] = zeros_digest(tensor_infos(manifest.stages[commit.stage]))
-        return Expected(self._zeros[commit.stage], self._core.config.rounds.inner_lr, self.steps)
+        # A stage with few replicas makes the steps of all of stage 0.
+        steps = self.steps * max(len(self._core.state.replicas(0)), 1)
+        return Expected(self._zeros[commit.stage], self._core.config.rounds.inner_lr, steps)
 
     @property
     def steps(self) -> int:
@@ -140,9 +145,30 @@ class AuditIntake:
             standing, rate=audit.rate, new_rounds=audit.new_rounds, microbatches=audit.microbatches, steps=self.steps
         )
 
+    def _rates_in(self, member: str, round: int, key: Key) -> Rates:
+        """The rates for a chain: one that was begun after something of another was drawn and not shown is audited for certain.
+
+        Else a member could begin again until nothing is drawn.
+        """
+        rates, audit = self.rates(member), self._core.state.audit
+        again = any(known == member for known, _ in audit.unseen) or any(
+            one.missing and one.round == round and (one.generation, one.part) < key for one in audit.of(member)
+        )
+        return replace(rates, audited=1.0) if again and rates.audited > 0 else rates
+
+    def unseen(self, member: str, head: pb.UpdateHead) -> str:
+        """Why an update rests on work that was drawn and will never be shown; empty: it does not."""
+        audit, rests_on = self._core.state.audit, self._book.resting_on(head.round, member, head.generation)
+        lost = {link for known, link in audit.unseen if known == member} | {
+            one.link for one in audit.of(member)
+            if one.missing and (one.generation, one.part) < (head.generation, head.chain_part)
+        }  # fmt: skip
+        return "it rests on a step that was drawn and not shown, as its member had begun anew" if lost & rests_on else ""
+
     def _draw(self, member: Member, commit: pb.StepCommit) -> Draw:
         """What of a commit is drawn: what was drawn of it before, if it was."""
-        rates, seed = self.rates(member.member), seed_of(self._secrets.secret(commit.round), commit.link)
+        rates = self._rates_in(member.member, commit.round, key_of(commit))
+        seed = seed_of(self._secrets.secret(commit.round), commit.link)
         chain = self._book.chains(commit.round, member.member)[key_of(commit)]
         counted = [one.id for one in commit.records if one.frames]
         draw = on_commit(seed, commit.step, counted, rates, resumed=chain.resumed)
@@ -162,7 +188,8 @@ class AuditIntake:
         if chain is None:
             return False
         mine = [one for one in self._core.state.audit.drawn_steps if one[:4] == (member.member, round, *key)]
-        rates, seed = self.rates(member.member), seed_of(self._secrets.secret(round), chain.last.link)
+        rates = self._rates_in(member.member, round, key)
+        seed = seed_of(self._secrets.secret(round), chain.last.link)
         again = (member.member, round, *key, chain.last.link.hex()) in mine
         draw = on_close(seed, chain.last.step, rates, opened=bool(mine) and not again)
         if draw.step and not again:
@@ -184,17 +211,18 @@ class AuditIntake:
         )  # fmt: skip
 
     def _most_bytes(self, kind: Kind, commit: pb.StepCommit, microbatch: int) -> int:
-        """How large what is drawn can be: a microbatch holds no more utterances than its lease has rows."""
+        """How large what is drawn can be: a microbatch holds no more utterances than its lease has rows, a step not many leases'."""
         state, manifest = self._core.state, self._core.manifest
         assert manifest is not None
         tensors = tensor_infos(manifest.stages[commit.stage])
+        most = MOST_LEASES_A_STEP * self._core.sizes.rows_per_lease
         counted = [microbatch] if kind is Kind.PASS else [one.id for one in commit.records if one.frames]
         rows = [
             next((one.range.rows for one in state.leases.values()
                   if one.first_microbatch_id <= identifier < one.first_microbatch_id + one.issued), 0)
             for identifier in counted
         ]  # fmt: skip
-        return most_bytes(kind, state.model_config, sum(one.size_bytes for one in tensors), len(tensors), rows)
+        return most_bytes(kind, state.model_config, sum(one.size_bytes for one in tensors), len(tensors), min(sum(rows), most))
 
     def _ask_for_request(self, round: int, conflict: Conflict) -> None:
         """The receiver of what two records say otherwise is to show what it was sent."""

@@ -172,6 +172,8 @@ class AuditLoop:
             await self._look_at_request(audit)
         elif action.do is Do.PASS:
             await self._end(audit, Outcome.PASSED, action.reason, by="referee")
+        elif action.do is Do.GONE:
+            await self._gone(audit, action.reason)
         elif action.do is Do.LAPSE:
             await self._end(audit, Outcome.LAPSED, action.reason)
         else:
@@ -214,6 +216,14 @@ class AuditLoop:
             await self._end(audit, Outcome.PASSED, found.reason)
         else:
             await self._not_opened(audit, found.reason)
+
+    async def _gone(self, audit: Audit, reason: str) -> None:
+        """Nobody will know any more what its step came to; an update of this round that rests on it is left out."""
+        state = self._core.state
+        update = state.updates.get((audit.stage, audit.member)) if audit.round == state.round else None
+        if update is not None and audit.link in self._book.resting_on(audit.round, audit.member, update.generation):
+            self._core.emit("left_out", stage=audit.stage, member=audit.member, reason=reason)
+        await self._end(audit, Outcome.GONE, reason)
 
     async def _not_opened(self, audit: Audit, reason: str) -> None:
         """Its update of this round, if it is still to be aggregated, is left out; the next time the member is quarantined."""
@@ -304,7 +314,7 @@ class AuditLoop:
             standings=[(audit.member, outcome.value, reason), *((name, word.value, why) for name, word, why in also)],
             window=[(audit.device_class, audit.member, outcome is Outcome.PASSED)] if decided else [],
         )  # fmt: skip
-        level = logging.INFO if outcome in (Outcome.PASSED, Outcome.LAPSED) else logging.WARNING
+        level = logging.INFO if outcome in (Outcome.PASSED, Outcome.LAPSED, Outcome.GONE) else logging.WARNING
         logger.log(level, "audit of %s (%s, stage %d, round %d): %s: %s", audit.member[:12], audit.kind, audit.stage, audit.round,
                    outcome, reason)  # fmt: skip
         self._tried.pop(audit.id, None)

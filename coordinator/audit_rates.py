@@ -14,8 +14,8 @@ from enum import StrEnum
 from coordinator.audit_draw import Rates
 
 CLEARED_BY = 4          # audits that must pass in a row before a suspicion is forgotten
-NOT_OPENED_ALLOWED = 1  # openings that a member may leave out; with the next one it is quarantined
-LAPSES_ALLOWED = 3      # in a row, without one audit that passed: from then on its updates are left out until one does
+NOT_OPENED_ALLOWED = 1  # openings that a suspected member has left out; with the next one it is quarantined
+GONE_ALLOWED = 3        # rounds in which a member was gone when it had to open: from then on its updates are left out
 CLASS_FAILURES = 0.3    # of a device class's members failing in a window: then it is the thresholds that are wrong
 CLASS_LEAST = 3         # failing members before anything is said about a class
 
@@ -27,7 +27,8 @@ class Outcome(StrEnum):
     FAILED = "failed"            # by a recomputation of our own, or by what the member itself signed
     UNRESOLVED = "unresolved"    # neither side within the tolerance
     NOT_OPENED = "not opened"    # a live member did not show what was drawn
-    LAPSED = "lapsed"            # nobody's fault: the member was lost, the coordinator restarted, the base is gone
+    GONE = "gone"                # its member was lost, or had begun its stage anew, before it had shown what was drawn
+    LAPSED = "lapsed"            # nobody's doing: the referee could not recompute it, or its base is kept no more
 
 
 class Kind(StrEnum):
@@ -45,7 +46,9 @@ class Standing:
     Args:
         passed: audits that passed, ever. in_a_row: since the last one that did not.
         rounds: in which one passed. suspected: why; empty: it is not.
-        not_opened: openings that it left out. lapses: in a row, since the last audit that passed.
+        not_opened: openings that it left out since it was last free of suspicion.
+        gone: rounds in which it was gone when it had to open; each run of CLEARED_BY audits that pass makes up for one.
+        gone_round: the last of them. unresolved: why its last audit could not confirm its work; empty: it did.
         last_round: of the last audit that passed.
     """
 
@@ -54,21 +57,28 @@ class Standing:
     rounds: int = 0
     suspected: str = ""
     not_opened: int = 0
-    lapses: int = 0
+    gone: int = 0
+    gone_round: int = -1
+    unresolved: str = ""
     last_round: int = 0
 
     def after(self, outcome: Outcome, round: int, reason: str) -> Standing:
         """The standing once an audit of `round` has ended."""
         if outcome is Outcome.PASSED:
             row = self.in_a_row + 1
+            cleared = row >= CLEARED_BY
             return replace(
-                self, passed=self.passed + 1, in_a_row=row, rounds=self.rounds + (round != self.last_round), lapses=0,
-                suspected="" if row >= CLEARED_BY else self.suspected, last_round=round,
+                self, passed=self.passed + 1, in_a_row=row, rounds=self.rounds + (round != self.last_round),
+                suspected="" if cleared else self.suspected, not_opened=0 if cleared else self.not_opened,
+                gone=max(self.gone - (row % CLEARED_BY == 0), 0), unresolved="", last_round=round,
             )  # fmt: skip
         if outcome is Outcome.LAPSED:
-            return replace(self, lapses=self.lapses + 1)
+            return self
+        if outcome is Outcome.GONE:
+            return replace(self, in_a_row=0, gone=self.gone + (round != self.gone_round), gone_round=round)
         more = 1 if outcome is Outcome.NOT_OPENED else 0
-        return replace(self, in_a_row=0, suspected=reason, not_opened=self.not_opened + more)
+        unresolved = reason if outcome is Outcome.UNRESOLVED else self.unresolved
+        return replace(self, in_a_row=0, suspected=reason, not_opened=self.not_opened + more, unresolved=unresolved)
 
     def kind(self, new_rounds: int) -> Kind:
         """How the member is seen."""
@@ -85,10 +95,10 @@ class Standing:
 
     @property
     def unverified(self) -> str:
-        """Why its updates are left out until an audit passes; empty: they are not."""
-        if self.lapses >= LAPSES_ALLOWED:
-            return f"{self.lapses} audits in a row came to nothing, because the member was gone"
-        return ""
+        """Why its updates are left out until audits pass; empty: they are not."""
+        if self.gone >= GONE_ALLOWED:
+            return f"in {self.gone} rounds it was gone when it had to show what was drawn"
+        return f"its last audit could not confirm its work: {self.unresolved}" if self.unresolved else ""
 
 
 def rates_of(standing: Standing, *, rate: float, new_rounds: int, microbatches: int, steps: int) -> Rates:

@@ -100,11 +100,12 @@ class Audit:
 
 @dataclass
 class AuditState:
-    """All of it."""
+    """All of it. `unseen`: member and link of what was drawn in this round and never shown, as its member was gone."""
 
     audits: dict[str, Audit] = field(default_factory=dict)
     drawn_ids: set[str] = field(default_factory=set)
     drawn_steps: set[tuple[str, int, int, int, str]] = field(default_factory=set)
+    unseen: set[tuple[str, str]] = field(default_factory=set)
     ended: list[dict[str, Any]] = field(default_factory=list)
     counts: dict[tuple[int, int], Counter[str]] = field(default_factory=dict)
     standings: dict[str, Standing] = field(default_factory=dict)
@@ -167,6 +168,8 @@ class AuditState:
         one = self.audits.pop(data["id"])
         outcome = Outcome(data["outcome"])
         self._count(one, outcome.value)
+        if outcome is Outcome.GONE:
+            self.unseen.add((one.member, one.link))
         for member, word, reason in data["standings"]:
             self.standings[member] = self.standing(member).after(Outcome(word), one.round, reason)
         for device_class, member, passed in data.get("window", ()):
@@ -181,7 +184,7 @@ class AuditState:
 
     def new_round(self) -> None:
         """Draws of rounds before are over; audits of them go on."""
-        self.excluded, self.drawn_steps, self.drawn_ids = {}, set(), set(self.audits)
+        self.excluded, self.unseen, self.drawn_steps, self.drawn_ids = {}, set(), set(), set(self.audits)
 
     def suspect(self, time: float, data: dict[str, Any]) -> None:
         """A member's work is audited for certain, for a reason that proves nothing."""

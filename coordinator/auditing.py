@@ -180,8 +180,9 @@ class Auditing:
 
     def after_update(self, member: Member, head: pb.UpdateHead) -> bool:
         """Once an update is in the journal: whether its last step is to be opened. One that nobody may check is left out."""
-        if unverified := self._core.state.audit.standing(member.member).unverified:
-            self._core.emit("left_out", stage=head.stage, member=member.member, reason=unverified)
+        reason = self._core.state.audit.standing(member.member).unverified or self.intake.unseen(member.member, head)
+        if reason and (head.stage, member.member) in self._core.state.updates:
+            self._core.emit("left_out", stage=head.stage, member=member.member, reason=reason)
         drawn = self.intake.closing_draw(member, head)
         self.loop.changed.set()
         return drawn

@@ -6,8 +6,8 @@
                 |              v                v they disagree
                 +----------> the referee recomputes -> passed | failed | unresolved
 
-A member that is there and does not open in time is at fault; one that is gone is not, and neither is anybody for a base or a file
-that the coordinator itself has no more. Where a witness does not answer the referee recomputes the pass. Some passes the referee
+A member that is there and does not open in time is at fault; one that is gone is not, but what rests on the work that it did not
+show is not used; and nobody is at fault for a base or a file that the coordinator itself has no more. Where a witness does not answer the referee recomputes the pass. Some passes the referee
 recomputes before a witness is asked, who cannot tell: whoever then answers something else has not computed.
 """
 
@@ -30,6 +30,7 @@ class Do(StrEnum):
     REFEREE = "recompute"
     REQUEST = "look at the signed request"
     LAPSE = "lapse"
+    GONE = "lapse, as its member is gone"
     PASS = "pass"
     NOT_OPENED = "not opened"
 
@@ -76,7 +77,7 @@ def decide(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:
     """The next action for one audit."""
     if audit.missing:
         if not facts.there:
-            return Action(Do.LAPSE, "the member was gone before it had opened what was drawn")
+            return Action(Do.GONE, "the member was gone before it had opened what was drawn")
         left_s = max(limits.opening_s - (now - max(audit.since, facts.going_since)), facts.sending_until - now)
         names = " and ".join(audit.missing)
         if left_s <= 0:

@@ -14,7 +14,8 @@ from enum import StrEnum
 from protocol.commitments import DIGEST_BYTES, ChainStart, link_of
 from protocol.generated import hocket_pb2 as pb
 
-MAX_RECORDS = 100_000   # of one chain
+MAX_RECORDS = 100_000   # of one member in one round
+MAX_CHAINS = 64         # of one member in one round: each is a restart, or a fault of its device
 STEPS_FACTOR = 16       # a chain may have so many times the steps that are expected of a replica in a round
 LR_SLACK = 1.0 + 1e-9
 
@@ -66,7 +67,7 @@ class Expected:
 
     Args:
         zeros: digest of an update of zeros, with which a chain begins that resumes nothing. lr_peak: of the inner steps.
-        steps: inner steps that are expected of a replica.
+        steps: inner steps that a replica makes at most, if all goes well.
     """
 
     zeros: bytes
@@ -90,7 +91,10 @@ def judge(commit: pb.StepCommit, start: ChainStart, chains: Mapping[Key, Chain],
         return Verdict(Take.REFUSED, f"step {commit.step} was committed before, otherwise")
     fault = _form_fault(commit, expected)
     if not fault:
-        fault = _first_fault(commit, chains, expected) if commit.step == 0 else _next_fault(commit, chain, expected)
+        fault = _first_fault(commit, chains, expected) if commit.step == 0 else _next_fault(commit, chain)
+    known = sum(len(one.records) for each in chains.values() for one in each.commits)
+    if not fault and known + len(commit.records) > MAX_RECORDS:
+        fault = "too many records"
     if not fault and commit.link != link_of(commit, start):
         fault = "its link does not follow from what it says"
     return Verdict(Take.REFUSED, fault) if fault else Verdict(Take.NEW)
@@ -117,6 +121,8 @@ def _form_fault(commit: pb.StepCommit, expected: Expected) -> str:
 def _first_fault(commit: pb.StepCommit, chains: Mapping[Key, Chain], expected: Expected) -> str:
     if commit.records or commit.frames:
         return "a chain begins with work"
+    if len(chains) >= MAX_CHAINS:
+        return f"{MAX_CHAINS} chains were begun in this round"
     if not commit.previous:
         return "" if commit.update_digest == expected.zeros else "it begins with other weights than the base's, resuming nothing"
     for chain in chains.values():
@@ -127,7 +133,7 @@ def _first_fault(commit: pb.StepCommit, chains: Mapping[Key, Chain], expected: E
     return "it goes on from a link that was never committed"
 
 
-def _next_fault(commit: pb.StepCommit, chain: Chain | None, expected: Expected) -> str:
+def _next_fault(commit: pb.StepCommit, chain: Chain | None) -> str:
     if chain is None:
         return "a chain begins with step 0"
     if commit.step != chain.last.step + 1 or commit.previous != chain.last.link:
@@ -135,8 +141,6 @@ def _next_fault(commit: pb.StepCommit, chain: Chain | None, expected: Expected) 
     counted = [one.id for one in commit.records if one.frames]
     if len(set(counted)) != len(counted) or not chain.identifiers.isdisjoint(counted):
         return "a microbatch is counted twice"
-    if sum(len(one.records) for one in chain.commits) + len(commit.records) > MAX_RECORDS:
-        return "too many records"
     return ""
 
 

@@ -83,6 +83,18 @@ class CommitBook:
         commits = (one for chain in self.chains(round, member).values() for one in chain.commits)
         return [record for one in commits for record in one.records if record.id == microbatch]
 
+    def resting_on(self, round: int, member: str, generation: int) -> set[str]:
+        """The links, in hex, of all that the newest chain of a generation rests on: its own, and those that it goes on from."""
+        chains = self.chains(round, member)
+        parts = [part for known, part in chains if known == generation]
+        before = {one.link: one.previous for chain in chains.values() for one in chain.commits}
+        link = chains[generation, max(parts)].last.link if parts else b""
+        found: set[str] = set()
+        while link in before and link.hex() not in found:
+            found.add(link.hex())
+            link = before[link]
+        return found
+
     def members(self, round: int) -> list[str]:
         """Who committed anything in a round."""
         return sorted(member for at, member in self._chains if at == round)

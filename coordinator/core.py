@@ -242,7 +242,8 @@ class Core:
         """A member says good-bye; again does no harm."""
         reason = one_line(reason, 200)
         if self.state.members[member].live:
-            self.emit("left", member=member, reason=f"left: {reason}", report=self._last_words(member), nonce=nonce)
+            # Barred, as what it sent before may come after its good-bye, and must not bring it back.
+            self.emit("left", member=member, reason=f"left: {reason}", barred=True, report=self._last_words(member), nonce=nonce)
             logger.info("member %s left: %s", member[:12], reason)
 
     def lose(self, member: str, reason: str, *, barred: bool = False) -> None:
@@ -340,7 +341,8 @@ class Core:
         for done in report.leases_done:
             lease = self.state.leases.get(done.lease_id)
             fits = done.microbatches <= self.config.rounds.microbatches_per_inner_step
-            fits = fits and done.frames <= self.state.dataset["frames"]  # a lease is a part of one epoch
+            # No utterance is longer than the model allows.
+            fits = fits and lease is not None and done.frames <= lease.range.rows * self.state.model_config["max_frames"]
             if lease is not None and lease.member == member.member and lease.done_at is None and fits:
                 self.emit("lease_done", lease_id=done.lease_id, frames=done.frames, microbatches=done.microbatches)
 

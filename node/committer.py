@@ -64,6 +64,7 @@ class Committer:
         self._round_tasks: list[asyncio.Task[None]] = []
         self._sending: asyncio.Task[None] | None = None
         self._drawn: asyncio.Queue[_Drawn] = asyncio.Queue()
+        self._owed = 0
         self._sent: dict[tuple[int, int, int], tuple[float, int]] = {}  # by kind, step, microbatch: when, and how often
         self._failures: list[BaseException] = []
 
@@ -105,14 +106,23 @@ class Committer:
         await self.close()
         if self._sending is None:
             return
+        await self.delivered(within_s)
+        self._sending.cancel()
+        await asyncio.wait([self._sending])
+        self._sending = None
+
+    @property
+    def owes(self) -> bool:
+        """Whether something that was drawn is still to be sent."""
+        return self._owed > 0
+
+    async def delivered(self, within_s: float) -> None:
+        """Wait until all that has been drawn is sent, for so long at most."""
         try:
             async with asyncio.timeout(within_s):
                 await self._drawn.join()
         except TimeoutError:
-            logger.warning("%d openings are not sent", self._drawn.qsize())
-        self._sending.cancel()
-        await asyncio.wait([self._sending])
-        self._sending = None
+            logger.warning("what was drawn of %d steps is not sent", self._owed)
 
     def failures(self) -> list[BaseException]:
         """What broke the committing or the sending; told once."""
@@ -178,6 +188,7 @@ class Committer:
         for head, _ in openings:
             key = (head.kind, head.step, head.microbatch_id)
             self._sent[key] = (now, self._sent.get(key, (0.0, 0))[1] + 1)
+        self._owed += 1
         self._drawn.put_nowait(_Drawn(held, openings, now + OPEN_WITHIN_S, answered))
 
     @staticmethod
@@ -209,6 +220,7 @@ class Committer:
                     await self._sender.send(head, tensors(), lambda: loop.time() < drawn.deadline)  # noqa: B023
             finally:
                 drawn.answered()
+                self._owed -= 1
                 self._drawn.task_done()
 
     # ---- what others ask --------------------------------------------------------------------------------------------

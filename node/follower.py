@@ -152,7 +152,7 @@ class Follower:
         self._farewell.began = time.monotonic()
         self._stopping = True
         self._changed.set()
-        if self._station is None or not self._station.unsent:
+        if not self._committer.owes and (self._station is None or not self._station.unsent):
             return
         logger.info("asked to stop: handing over what is in flight")
         left_s = self._left_s(Part.HAND_OVER)
@@ -168,6 +168,8 @@ class Follower:
     async def _hand_over(self) -> None:
         if self._station is not None:
             await self._station.hand_over(FINISH_S, lambda: self._view.phase in (pb.OPEN, pb.CLOSING))
+        # Before the good-bye: of one that is gone nobody waits for an opening, and its update would be left out.
+        await self._committer.delivered(FINISH_S)
         self._handed_over.set()
 
     async def _carrier_failure(self, stop: asyncio.Event) -> None:

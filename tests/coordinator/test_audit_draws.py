@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.audit_draw import Able, Rates, fraction, on_close, on_commit, ranked, seed_of, witnesses
-from coordinator.audit_rates import CLEARED_BY, LAPSES_ALLOWED, Kind, Outcome, Standing, class_alarm, rates_of
+from coordinator.audit_rates import CLEARED_BY, GONE_ALLOWED, Kind, Outcome, Standing, class_alarm, rates_of
 from coordinator.audit_secret import AuditSecrets, commitment_of
 from protocol.identity import MemberKey
 
@@ -105,11 +105,11 @@ def test_a_suspicion_ends_after_audits_that_pass_in_a_row_and_a_lapse_is_neither
         standing = standing.after(outcome, round, "why")
         if outcome is Outcome.PASSED:
             row += 1
-        elif outcome is not Outcome.LAPSED:
+        elif outcome is Outcome.LAPSED:
+            assert standing == before, "nobody's doing"
+        else:
             row = 0
-            assert standing.suspected == "why"
-        if outcome is Outcome.LAPSED:
-            assert (standing.passed, standing.suspected, standing.in_a_row) == (before.passed, before.suspected, before.in_a_row)
+            assert standing.suspected == (before.suspected if outcome is Outcome.GONE else "why")
         if row >= CLEARED_BY:
             assert not standing.suspected
         assert standing.kind(2) is not Kind.NORMAL or standing.rounds >= 2
@@ -127,13 +127,37 @@ def test_new_and_suspected_members_are_audited_always_and_the_others_at_their_ra
     assert not suspected.must_go and suspected.after(Outcome.NOT_OPENED, 4, "again").must_go
 
 
-def test_a_member_that_is_always_gone_when_it_is_audited_is_left_out_until_one_audit_passes() -> None:
+def test_a_member_that_is_always_gone_when_it_is_audited_is_left_out_until_it_has_made_up_for_it() -> None:
     standing = Standing()
-    for round in range(1, LAPSES_ALLOWED + 1):
+    for round in range(1, GONE_ALLOWED + 1):
         assert not standing.unverified
-        standing = standing.after(Outcome.LAPSED, round, "it was gone")
-    assert standing.unverified and not standing.must_go
-    assert not standing.after(Outcome.PASSED, 9, "").unverified
+        for _ in range(2):  # of one round both
+            standing = standing.after(Outcome.GONE, round, "it was gone")
+    assert standing.unverified and not standing.must_go and not standing.suspected
+    for passed in range(CLEARED_BY):
+        assert standing.unverified, f"{passed} audits passed"
+        standing = standing.after(Outcome.PASSED, 9, "")
+    assert not standing.unverified
+
+
+def test_a_referee_that_can_recompute_nothing_keeps_nobody_out() -> None:
+    standing = Standing()
+    for round in range(20):
+        standing = standing.after(Outcome.LAPSED, round, "the referee failed")
+    assert standing == Standing()
+
+
+def test_work_that_could_not_be_confirmed_keeps_updates_out_until_an_audit_passes() -> None:
+    doubted = Standing().after(Outcome.UNRESOLVED, 1, "calibration")
+    assert doubted.unverified and not doubted.must_go
+    assert not doubted.after(Outcome.PASSED, 2, "").unverified
+
+
+def test_two_openings_left_out_far_apart_are_no_reason_to_go() -> None:
+    standing = Standing().after(Outcome.NOT_OPENED, 1, "not opened")
+    for _ in range(CLEARED_BY):
+        standing = standing.after(Outcome.PASSED, 2, "")
+    assert not standing.after(Outcome.NOT_OPENED, 9, "not opened").must_go
 
 
 def test_a_class_that_fails_as_a_whole_raises_an_alarm_and_one_cheat_in_it_does_not() -> None:

@@ -205,9 +205,9 @@ def test_a_member_that_is_gone_is_not_blamed_for_what_it_did_not_open(tmp_path: 
         await prover.join()  # its process is a new one
         await house.pieces.auditing.loop.step()
         (ended,) = house.state.audit.ended
-        assert ended["outcome"] == "lapsed"
+        assert ended["outcome"] == "gone"
         standing = house.state.audit.standing(prover.id)
-        assert not standing.suspected and standing.lapses == 1 and standing.passed == 0
+        assert not standing.suspected and standing.gone == 1 and standing.passed == 0
 
     within(tmp_path, body, audit=AUDIT)
 

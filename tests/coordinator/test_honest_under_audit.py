@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited_members import FRAMES, LR, Replica, opened_round
+from audited_members import FRAMES, LR, Replica, going_on, opened_round, send
 from door_in_process import Context, House, within
 
 from common.errors import Code
@@ -22,46 +22,12 @@ from coordinator.evidence import DrawnBy, Evidence
 from coordinator.evidence_check import Outcome as Found
 from coordinator.evidence_check import Signed, check_draw
 from coordinator.rounds import Phase
-from protocol.commitments import ChainStart, link_of
 from protocol.generated import hocket_pb2 as pb
 from protocol.openings import opening_tensors
 from protocol.tensor_files import file_parts
 
 ALWAYS = "rate = 1.0\ncanaries = 0.0\nopening_s = 20\nwitness_s = 10"
 HARDLY = "rate = 1e-9\nnew_rounds = 0\ncanaries = 0.0"
-
-
-def going_on(replica: Replica, part: int, before: list[pb.StepCommit], **fields: Any) -> pb.StepCommit:
-    """The next commit of a further chain of a replica: of step 0 it names the link that it goes on from.
-
-    Args:
-        before: of this chain; where that is empty, `previous` in `fields` says from which link it goes on.
-    """
-    step = len(before)
-    commit = pb.StepCommit(
-        round=replica.view.round, generation=replica.entry.generation, stage=replica.stage, step=step, part=part,
-        previous=before[-1].link if before else b"", moments_digest=hashlib.sha256(b"moments").digest(),
-        lr=LR if step else 0.0,
-    )  # fmt: skip
-    records = fields.pop("records", [])
-    commit.records.extend(records)
-    commit.frames = sum(one.frames for one in records)
-    for name, value in fields.items():
-        setattr(commit, name, value)
-    start = ChainStart(
-        replica.house.state.run_id, commit.round, commit.stage, replica.id, commit.generation, replica.view.base_cid,
-        b"" if step else commit.previous, part,
-    )  # fmt: skip
-    commit.link = link_of(commit, start)
-    return commit
-
-
-async def send(replica: Replica, commit: pb.StepCommit) -> pb.CommitReply:
-    """Commit, without taking it for a part of the replica's first chain."""
-    kept = list(replica.commits)
-    reply = await replica.commit(commit)
-    replica.commits = kept
-    return reply
 
 
 def test_the_first_step_after_a_restart_is_shown_to_the_referee_and_not_to_a_witness_with_the_base(tmp_path: Path) -> None:

@@ -176,6 +176,39 @@ class Replica:
         return self.opened("submit_update", reply, pb.UpdateReceipt)
 
 
+def going_on(replica: Replica, part: int, before: list[pb.StepCommit], **fields: Any) -> pb.StepCommit:
+    """The next commit of a further chain of a replica: of step 0 it names the link that it goes on from.
+
+    Args:
+        before: of this chain; where that is empty, `previous` in `fields` says from which link it goes on.
+    """
+    step = len(before)
+    commit = pb.StepCommit(
+        round=replica.view.round, generation=replica.entry.generation, stage=replica.stage, step=step, part=part,
+        previous=before[-1].link if before else b"", moments_digest=hashlib.sha256(b"moments").digest(),
+        lr=LR if step else 0.0,
+    )  # fmt: skip
+    records = fields.pop("records", [])
+    commit.records.extend(records)
+    commit.frames = sum(one.frames for one in records)
+    for name, value in fields.items():
+        setattr(commit, name, value)
+    start = ChainStart(
+        RUN_ID, commit.round, commit.stage, replica.id, commit.generation, replica.view.base_cid,
+        b"" if step else commit.previous, part,
+    )  # fmt: skip
+    commit.link = link_of(commit, start)
+    return commit
+
+
+async def send(replica: Replica, commit: pb.StepCommit) -> pb.CommitReply:
+    """Commit, without taking it for a part of the replica's first chain."""
+    kept = list(replica.commits)
+    reply = await replica.commit(commit)
+    replica.commits = kept
+    return reply
+
+
 async def stream(head: pb.Signed, data: bytes) -> AsyncIterator[pb.UpdateChunk]:
     """A head and one file in one piece."""
     yield pb.UpdateChunk(head=head)
