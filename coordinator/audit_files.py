@@ -60,7 +60,7 @@ class AuditFiles:
             self._begun.pop((audit.id, part), None)
 
     def heard_at(self, member: str) -> float:
-        """When a member's file was last taken, or could not be by a fault of this machine: what else it owes had to wait for it."""
+        """When a member's file was last taken, or could not be by a fault of ours: what else it owes had to wait for it."""
         return self._took.get(member, 0.0)
 
     def sending_until(self, member: str) -> float:

@@ -211,7 +211,7 @@ class AuditIntake:
         )  # fmt: skip
 
     def _most_bytes(self, kind: Kind, commit: pb.StepCommit, microbatch: int) -> int:
-        """How large what is drawn can be: a microbatch holds no more utterances than its lease has rows, a step not many leases'."""
+        """How large what is drawn can be: a microbatch has no more utterances than its lease, a step not many leases'."""
         state, manifest = self._core.state, self._core.manifest
         assert manifest is not None
         tensors = tensor_infos(manifest.stages[commit.stage])

@@ -7,8 +7,9 @@
                 +----------> the referee recomputes -> passed | failed | unresolved
 
 A member that is there and does not open in time is at fault; one that is gone is not, but what rests on the work that it did not
-show is not used; and nobody is at fault for a base or a file that the coordinator itself has no more. Where a witness does not answer the referee recomputes the pass. Some passes the referee
-recomputes before a witness is asked, who cannot tell: whoever then answers something else has not computed.
+show is not used; and nobody is at fault for a base or a file that the coordinator itself has no more. Where a witness does not
+answer the referee recomputes the pass. Some passes the referee recomputes before a witness is asked, who cannot tell: whoever
+then answers something else has not computed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Facts:
 
     Args:
         there: its member is live under the generation that was audited. going_since: before it nobody's time runs, see
-            `Core.going_since`. sending_until: what its member is sending now may take so long. current: its round still runs, so that witnesses have its base.
+            `Core.going_since`. sending_until: what its member is sending now may take so long.
+        current: its round still runs, so that witnesses have its base.
         able: who may be asked, in the order drawn. witness_there: as `there`, of the witness.
         base_kept: the weights of its base can still be had.
     """

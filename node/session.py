@@ -250,8 +250,9 @@ class Session:
 
         nonce = new_nonce()
         signed = self._sign("submit_update", head, nonce, round=head.round, base_cid=head.base_cid, stage=head.stage)
+        timeout_s = submit_timeout_s(head.size_bytes)
         answer = await self._rpc(
-            lambda stub: stub.SubmitUpdate(self._chunks(signed, head.size_bytes, path, half), timeout=submit_timeout_s(head.size_bytes))
+            lambda stub: stub.SubmitUpdate(self._chunks(signed, head.size_bytes, path, half), timeout=timeout_s)
         )
         return self._receipt(answer, "submit_update", head, nonce)
 

@@ -222,7 +222,7 @@ class Referee:
 
 
 def _opened(path: Path, read: Callable[[Mapping[str, np.ndarray]], Any]) -> Any:
-    """Read a member's file: nothing larger than the file is allocated for it. STATE_UNREADABLE where it is this machine's fault."""
+    """Read a member's file: nothing larger than the file is allocated for it. STATE_UNREADABLE where this machine cannot."""
     with disk_errors(path), path.open("rb"):
         pass
     with _blamed():

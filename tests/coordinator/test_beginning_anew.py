@@ -1,4 +1,4 @@
-"""What a member tries that begins anew, goes, or says too much: it must not shake off what was drawn, nor fill what others need."""
+"""A member that begins anew, goes, or says too much must not shake off what was drawn, nor fill what others need."""
 
 from __future__ import annotations
 
