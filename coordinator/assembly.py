@@ -182,6 +182,7 @@ class Assembly:
         return {
             "optimizer": "nesterov", "lr": config.rounds.outer_lr, "momentum": config.rounds.outer_momentum,
             "rule": config.aggregation.rule, "tolerate": config.aggregation.tolerate, "prepare": config.aggregation.prepare,
+            "inner": config.inner_terms,
         }  # fmt: skip
 
     def _cursor(self, frames: int) -> dict[str, Any]:

@@ -49,19 +49,6 @@ class Accuser:
         self._key = key
         self._state_dir = state_dir
 
-    def settings(self) -> dict[str, Any]:
-        """What of the run file a recomputation depends on."""
-        config = self._core.config
-        return {
-            "seed": config.run.seed, "wire": config.network.wire, "weight_decay": config.rounds.weight_decay,
-            "clip_norm": config.rounds.clip_norm, "stages": config.model.stages,
-        }  # fmt: skip
-
-    def now(self) -> Place:
-        """The round that the run is in."""
-        state = self._core.state
-        return Place(state.round, state.base_cid, state.version)
-
     async def of_audit(
         self, audit: Audit, kind: str, member: str, reason: str, *, by: str, statistics: dict[str, Any],
         signed: Sequence[bytes] = (), others: Sequence[bytes] = (),
@@ -134,7 +121,8 @@ class Accuser:
             return
         evidence = Evidence(
             run_id=self._core.state.run_id, kind=kind, member=member, operator=operator, reason=reason, time_s=self._core.clock(),
-            round=round, stage=stage, signed=[packed(one) for one in signed], files=list(files), settings=self.settings(),
+            round=round, stage=stage, signed=[packed(one) for one in signed], files=list(files),
+            settings=self._core.config.inner_terms,
             audit_commitment=self._secrets.commitment(round).hex(), **more,
         )  # fmt: skip
         cid = self._store.add_bytes(sign_evidence(self._key, evidence))

@@ -94,6 +94,8 @@ class AuditFiles:
         audit = self._asked_for(member.member, head, part)
         if audit is None or part is None:
             return receipt_for(head, "nobody asked for it")
+        if part is Part.WITNESS and head.input_cid != audit.input_cid:
+            return receipt_for(head, "it answers for another input than the one that it was given")
         if part in audit.files:
             same = audit.files[part].sha256 == head.sha256.hex()
             return receipt_for(head, "" if same else "another one of yours came before")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -27,10 +27,12 @@ from coordinator.update_proof import rates_of, size_fault, update_fault
 from protocol.commitments import link_of
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import member_id
+from protocol.manifest import VersionManifest
 from protocol.messages import signed_header
 from protocol.tensor_files import TensorInfo
 
 BY_RECOMPUTATION = ("PASS", "STEP", "WITNESS")
+MOST_WEIGHT_DECAY = 1e6
 BY_BYTES = ("CHAIN", "SHAPE", "NOT_FINITE", "NORM", "ZERO")
 
 
@@ -105,6 +107,32 @@ def _file(found: Signed, signer: str, header: pb.SignedHeader, payload: bytes, e
         found.updates.append((signer, header, pb.UpdateHead.FromString(payload)))
     else:
         found.others.append((header.method, signer))
+
+
+def check_terms(evidence: Evidence, base: VersionManifest, others: Iterable[VersionManifest]) -> list[Check]:
+    """That the version is the one that the round began with, and that the work is computed again as that version says.
+
+    Args:
+        base: the version that the document names. others: of the same run and signer, as far as they are at hand.
+    """
+    newer = [one.version for one in others if one.round < evidence.round and one.version > base.version]
+    told = f"version {max(newer)} was there before round {evidence.round}" if newer else ""
+    checks = [_check("the version is the newest one before the round", not newer and base.round < evidence.round, told)]
+    if evidence.kind in (*BY_RECOMPUTATION, "NORM"):
+        terms, what = base.outer.get("inner"), "the run trains as the version says"
+        if terms is None:
+            return [*checks, Check(what, Outcome.OPEN, "the version does not say it")]
+        checks.append(_check(what, terms == evidence.settings))
+    return checks
+
+
+def check_given(evidence: Evidence, signed: Signed) -> list[Check]:
+    """That a witness was given the input that the document shows: it signed what it answers for."""
+    if evidence.kind != "WITNESS":
+        return []
+    given = {one.cid for one in evidence.files if one.part == "input"}
+    answered = {head.input_cid for signer, head in signed.openings if signer == evidence.member}
+    return [_check("the witness answered for this input", bool(given & answered))]
 
 
 def check_files(evidence: Evidence, signed: Signed, files: Mapping[str, Path]) -> list[Check]:
@@ -194,10 +222,18 @@ def check_words(
     rates = rates_of(own, head.chain_link) if kind in ("NORM", "ZERO") else None
     fault = update_fault(
         update, tensors, committed=last.update_digest if last is not None else None,
-        lr_sum=sum(rates) if rates is not None else None, weight_decay=float(evidence.settings.get("weight_decay", 0.0)),
+        lr_sum=sum(rates) if rates is not None else None, weight_decay=_weight_decay(evidence),
         base_largest=base_largest,
     )  # fmt: skip
     return [_check("the update's bytes", fault is not None and fault.kind == kind, fault.reason if fault else "nothing is wrong")]
+
+
+def _weight_decay(evidence: Evidence) -> float:
+    """As the document says; EVIDENCE_INVALID for what is no number."""
+    told = evidence.settings.get("weight_decay", 0.0)
+    if not isinstance(told, int | float) or abs(told) > MOST_WEIGHT_DECAY:
+        raise HocketError(Code.EVIDENCE_INVALID, f"a weight decay of {str(told)[:40]}")
+    return float(told)
 
 
 def referee_job(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -273,6 +273,14 @@ class RunConfig(_Section):
         """
         here = {key: getattr(self.network, key) for key in WHERE}
         return other.model_copy(update={"network": other.network.model_copy(update=here)}) == self
+
+    @property
+    def inner_terms(self) -> dict[str, Any]:
+        """What recomputing a member's work depends on: each version says it, and evidence repeats it."""
+        return {
+            "seed": self.run.seed, "wire": self.network.wire, "weight_decay": self.rounds.weight_decay,
+            "clip_norm": self.rounds.clip_norm, "stages": self.model.stages,
+        }  # fmt: skip
 
     @classmethod
     def load(cls, path: Path) -> tuple[RunConfig, str]:

@@ -153,7 +153,7 @@ class Witness:
         deadline = loop.time() + ANSWER_WITHIN_S
         head = pb.OpeningHead(
             kind=pb.WITNESS, round=task.round, stage=task.stage, generation=stand.context.generation,
-            microbatch_id=task.microbatch_id, audit_id=task.audit_id,
+            microbatch_id=task.microbatch_id, audit_id=task.audit_id, input_cid=task.input_cid,
         )  # fmt: skip
         if await self._sender.send(head, tensors, lambda: loop.time() < deadline):
             self._told(task, "")

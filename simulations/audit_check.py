@@ -20,7 +20,9 @@ from coordinator.evidence_check import (
     check_draw,
     check_exchange,
     check_files,
+    check_given,
     check_ruling,
+    check_terms,
     check_words,
     open_messages,
     referee_job,
@@ -108,7 +110,7 @@ def verify_evidence(found: Found, state: Path, scratch: Path, *, ask: Ask | None
             files[one.cid] = path
     messages, signed = open_messages(evidence)
     checks += [*messages, *check_files(evidence, signed, files), *revealed, *check_draw(evidence, signed, secret)]
-    checks += undecided(evidence)
+    checks += [*check_terms(evidence, manifest, _others(found, state)), *check_given(evidence, signed), *undecided(evidence)]
     base = scratch / "base.safetensors"
     stage = manifest.stages[evidence.stage]
     tensors = [TensorInfo(one.name, one.dtype, tuple(one.shape)) for one in stage.tensors]
@@ -139,6 +141,12 @@ def _base(found: Found, store: BlockStore) -> tuple[VersionManifest, list[Check]
     if evidence.stage >= len(manifest.stages):
         raise HocketError(Code.EVIDENCE_INVALID, f"stage {evidence.stage} of a version of {len(manifest.stages)}")
     return manifest, [Check("the version is of the same run and signer", Outcome.HOLDS if same else Outcome.FAILS)]
+
+
+def _others(found: Found, state: Path) -> list[VersionManifest]:
+    """The versions at hand that the coordinator of the evidence has signed for its run."""
+    kept = [one for one in kept_versions(state) if one.manifest.run_id == found.evidence.run_id]
+    return [one.manifest for one in kept if signer_of(one.path.read_bytes()) == found.signer]
 
 
 def _secret(found: Found, state: Path) -> tuple[bytes | None, list[Check]]:

@@ -327,7 +327,7 @@ class CommitReply(_message.Message):
     def __init__(self, open_step: _Optional[bool] = ..., open_microbatches: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class OpeningHead(_message.Message):
-    __slots__ = ("kind", "round", "stage", "generation", "step", "microbatch_id", "size_bytes", "sha256", "audit_id", "part")
+    __slots__ = ("kind", "round", "stage", "generation", "step", "microbatch_id", "size_bytes", "sha256", "audit_id", "part", "input_cid")
     KIND_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +338,7 @@ class OpeningHead(_message.Message):
     SHA256_FIELD_NUMBER: _ClassVar[int]
     AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    INPUT_CID_FIELD_NUMBER: _ClassVar[int]
     kind: OpeningKind
     round: int
     stage: int
@@ -348,7 +349,8 @@ class OpeningHead(_message.Message):
     sha256: bytes
     audit_id: str
     part: int
-    def __init__(self, kind: _Optional[_Union[OpeningKind, str]] = ..., round: _Optional[int] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., microbatch_id: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., audit_id: _Optional[str] = ..., part: _Optional[int] = ...) -> None: ...
+    input_cid: str
+    def __init__(self, kind: _Optional[_Union[OpeningKind, str]] = ..., round: _Optional[int] = ..., stage: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., microbatch_id: _Optional[int] = ..., size_bytes: _Optional[int] = ..., sha256: _Optional[bytes] = ..., audit_id: _Optional[str] = ..., part: _Optional[int] = ..., input_cid: _Optional[str] = ...) -> None: ...
 
 class WitnessTask(_message.Message):
     __slots__ = ("audit_id", "round", "stage", "base_cid", "microbatch_id", "frames", "input_cid")

@@ -103,6 +103,7 @@ def test_a_witness_that_says_otherwise_or_nothing_at_all_leaves_it_to_the_refere
         await loop.step()
         (audit,) = house.state.audit.audits.values()
         assert audit.witness == replicas[1].id
+        await replicas[1].watch()
         zeros = {"output": {"hidden": np.zeros((1, 9, 8), np.float32)}, "gradient_out": {"grad": np.zeros((1, 9, 8), np.float32)}}
         assert (await replicas[1].open(pb.WITNESS, drawn, groups=zeros, audit_id=audit.id)).accepted
         await loop.step()

@@ -35,6 +35,7 @@ from tts.stages import build_stage
 SECRET = b"s" * 32
 COMMITMENT = hashlib.sha256(SECRET).hexdigest()
 INDEX = 1
+TERMS = {"seed": SEED, "wire": "fp32", "weight_decay": 0.01, "clip_norm": 1.0, "stages": STAGES}
 
 
 @dataclass
@@ -58,12 +59,14 @@ class Court:
         )  # fmt: skip
         return packed(message.SerializeToString())
 
-    def file(self, part: str, key: MemberKey, tensors: dict[str, np.ndarray]) -> tuple[EvidenceFile, str]:
+    def file(self, part: str, key: MemberKey, tensors: dict[str, np.ndarray], given: str = "") -> tuple[EvidenceFile, str]:
         """A file in the store, and its maker's signed head."""
         path = self.state / f"{part}.tmp"
         write_tensors(path, tensors)
         digest, size = hashlib.sha256(path.read_bytes()).digest(), path.stat().st_size
-        head = pb.OpeningHead(round=3, stage=INDEX, generation=1, size_bytes=size, sha256=digest)
+        head = pb.OpeningHead(
+            round=3, stage=INDEX, generation=1, size_bytes=size, sha256=digest, input_cid=given if part == "witness" else ""
+        )
         entry = EvidenceFile(part=part, member=key.member_id, cid=self.store.add_file(path), sha256=digest.hex(), size_bytes=size)
         return entry, self.signed(key, "submit_opening", head)
 
@@ -79,7 +82,8 @@ class Court:
         else:
             files = [self.file("input", self.prover, pass_opening(work, 10, "input"))]
             maker = self.prover if kind == "PASS" else self.witness
-            files.append(self.file("output" if kind == "PASS" else "witness", maker, pass_opening(work, 10, "output")))
+            part, given = "output" if kind == "PASS" else "witness", files[0][0].cid
+            files.append(self.file(part, maker, pass_opening(work, 10, "output"), given))
         accused = self.witness if kind == "WITNESS" else self.prover
         opened, heads = [entry for entry, _ in files], [head for _, head in files]
         promised = [self.signed(self.prover, "commit", one) for one in chain[step - 1 : step + 1]]
@@ -92,7 +96,7 @@ class Court:
                 steps=2,
             ),
             audit_commitment=COMMITMENT, device_class="cpu-x86_64-float32", by="referee", statistics={"hidden.median": 0.1},
-            settings={"seed": SEED, "wire": "fp32", "weight_decay": 0.01, "clip_norm": 1.0, "stages": STAGES},
+            settings=TERMS,
         )  # fmt: skip
         return made.model_copy(update=changes)
 
@@ -119,7 +123,7 @@ def court(tmp_path: Path) -> Court:
     for number, round, audit in ((1, 2, {}), (2, 3, {"secret": SECRET.hex(), "commitment": COMMITMENT})):
         manifest = VersionManifest(
             run_id="run", version=number, round=round, model=CONFIG.model_dump(mode="json"), stages=stages,
-            dataset_cid=cid_of(b"dataset"), audit=audit,
+            dataset_cid=cid_of(b"dataset"), audit=audit, outer={"inner": TERMS},
         )  # fmt: skip
         data = sign_document(key, manifest.model_dump(mode="json"))
         cids.append(store.add_bytes(data))
@@ -212,6 +216,42 @@ def test_what_a_coordinator_made_up_does_not_hold(court: Court) -> None:
     assert code is Code.EVIDENCE_INVALID  # another signer than that of the version
     code, _ = verify(court, court.write(whole), "--no-recompute", "--key", MemberKey.generate().member_id)
     assert code is Code.MANIFEST_INVALID
+
+
+def test_a_witness_is_not_convicted_by_an_input_that_it_was_not_given(court: Court) -> None:
+    whole = court.evidence("WITNESS", scaled())
+    entry, head = court.file("witness", court.witness, pass_opening(scaled(), 10, "output"), cid_of(b"something else"))
+    code, checks = verify(
+        court, court.write(whole.model_copy(update={"files": [whole.files[0], entry], "signed": [*whole.signed[:3], head]})),
+        "--no-recompute",
+    )  # fmt: skip
+    assert code is Code.EVIDENCE_INVALID and checks["the witness answered for this input"][0] == "does not hold"
+
+
+@pytest.mark.parametrize("term", [{"seed": SEED + 1}, {"wire": "int8"}, {"weight_decay": "much"}, {"weight_decay": 10**400}])
+def test_work_is_computed_again_as_the_version_says_and_not_as_the_evidence_does(court: Court, term: dict[str, Any]) -> None:
+    for kind in ("PASS", "NORM"):
+        whole = court.evidence("PASS", scaled(), settings={**TERMS, **term}).model_copy(update={"kind": kind})
+        code, checks = verify(court, court.write(whole), "--no-recompute")
+        assert code is Code.EVIDENCE_INVALID and checks["the run trains as the version says"][0] == "does not hold"
+
+
+def test_an_older_version_is_not_the_base_of_the_round(court: Court) -> None:
+    """Else whoever handed in on the newest one could be shown to have named another than the round's."""
+    between = VersionManifest.model_validate(
+        {**json.loads((court.state / "versions/v1/manifest.json").read_bytes())["body"], "version": 2, "round": 2}
+    )
+    data = sign_document(court.key, between.model_dump(mode="json"))
+    atomic_write(court.state / "versions" / "v2" / "manifest.json", data)
+    head = pb.UpdateHead(round=3, stage=INDEX, generation=1)
+    signed = make_signed(
+        court.prover, method="submit_update", payload=head, run_id="run", receiver=court.key.member_id, round=3,
+        base_cid=cid_of(data), stage=INDEX, now_ms=1,
+    )  # fmt: skip
+    made = court.evidence("PASS", scaled(), files=[], drawn=None, signed=[packed(signed.SerializeToString())])
+    code, checks = verify(court, court.write(made.model_copy(update={"kind": "STALE_BASE"})))
+    assert code is Code.EVIDENCE_INVALID
+    assert checks["the version is the newest one before the round"][0] == "does not hold"
 
 
 def test_what_is_not_at_hand_is_said_to_be(court: Court) -> None:

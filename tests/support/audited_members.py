@@ -37,6 +37,7 @@ class Replica:
     operator: str = ""
     commits: list[pb.StepCommit] = field(default_factory=list)
     moved: dict[str, np.ndarray] = field(default_factory=dict)
+    given: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.key = MemberKey.from_seed(bytes([self.number]) * 32)
@@ -68,6 +69,7 @@ class Replica:
             if self.view.evaluate:
                 report.heldout.add(ce_sum=5.0, count=1)
         self.view = await self.house.ask(self.key, "watch", pb.WatchRequest(report=report))
+        self.given |= {one.audit_id: one.input_cid for one in self.view.witness}
 
     # ---- commits -----------------------------------------------------------------------------------------------------
 
@@ -153,6 +155,7 @@ class Replica:
         head = pb.OpeningHead(
             kind=kind, round=self.view.round, stage=self.stage, generation=self.entry.generation, step=step,
             microbatch_id=identifier, size_bytes=len(data), sha256=hashlib.sha256(data).digest(), audit_id=audit_id,
+            input_cid=self.given.get(audit_id, ""),
         )  # fmt: skip
         signed = self.house.signed(self.key, "submit_opening", head, round=head.round, stage=head.stage)
         reply = await self.house.door.SubmitOpening(stream(signed, data), Context())
