@@ -49,6 +49,11 @@ class Accuser:
         self._key = key
         self._state_dir = state_dir
 
+    def now(self) -> Place:
+        """The round that the run is in."""
+        state = self._core.state
+        return Place(state.round, state.base_cid, state.version)
+
     async def of_audit(
         self, audit: Audit, kind: str, member: str, reason: str, *, by: str, statistics: dict[str, Any],
         signed: Sequence[bytes] = (), others: Sequence[bytes] = (),

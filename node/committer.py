@@ -28,6 +28,7 @@ AGAIN_S = 20.0
 MOST_TIMES = 5
 LOOK_AGAIN_S = 0.5
 ACKNOWLEDGED_S = 1.0
+ROUNDS_KEPT = 4
 
 
 Answered = Callable[[], None]
@@ -60,7 +61,7 @@ class Committer:
         self._sender = OpeningSender(session, folder / "opening.safetensors", event)
         self._witness = Witness(session, fetch, folder / "witness.safetensors", event)
         self._recorder: Recorder | None = None
-        self._begun: dict[tuple[int, int], int] = {}  # chains by (round, generation), of the newest round
+        self._begun: dict[tuple[int, int], int] = {}  # chains by (round, generation), of the newest rounds
         self._round_tasks: list[asyncio.Task[None]] = []
         self._sending: asyncio.Task[None] | None = None
         self._drawn: asyncio.Queue[_Drawn] = asyncio.Queue()
@@ -79,7 +80,9 @@ class Committer:
         await self.close()
         context = replica.context
         place = (context.round, context.generation)
-        self._begun = {place: self._begun.get(place, -1) + 1}
+        # Two chains under one name would be two words for one step: no number is used again.
+        kept = {known: part for known, part in self._begun.items() if known[0] >= context.round - ROUNDS_KEPT}
+        self._begun = {**kept, place: kept.get(place, -1) + 1}
         recorder = Recorder(replica.local, replica.engine, context, previous=previous, part=self._begun[place])
         await recorder.begin()
         self._recorder = replica.recorder = recorder

@@ -83,6 +83,29 @@ def _from_status(error: grpc.aio.AioRpcError) -> HocketError:
     return HocketError(Code.COORDINATOR_UNREACHABLE, f"{error.code().name}: {details}")
 
 
+class NewestView:
+    """The newest of the views, though answers overtake each other: an older one would call back what is over. Pure."""
+
+    def __init__(self) -> None:
+        self._asked = self._answered = 0
+        self._view = pb.RunView()
+
+    def ask(self) -> int:
+        """A number for a call that is about to be made."""
+        self._asked += 1
+        return self._asked
+
+    def take(self, number: int, view: pb.RunView) -> pb.RunView:
+        """What is to be believed now that the call with this number is answered.
+
+        Of two calls that were made at the same time, the higher revision; else the later one's answer, whatever it says: a
+        coordinator that was set back to a backup has lower ones.
+        """
+        if number > self._answered or view.revision >= self._view.revision:
+            self._answered, self._view = max(number, self._answered), view
+        return self._view
+
+
 class Session:
     """The connection of one member to one run.
 
@@ -106,6 +129,7 @@ class Session:
         self._pauses = random.Random(key.public)  # spreads the members' retries; each member's own are repeatable
         self._join_request: pb.JoinRequest | None = None
         self._known_lease_id = 0
+        self._views = NewestView()
         self.bytes_sent_updates = 0
 
     # ---- calls ------------------------------------------------------------------------------------------------------
@@ -208,9 +232,11 @@ class Session:
     async def watch(self, report: pb.MemberReport, *, known_revision: int, wait_s: float) -> pb.RunView:
         """Report the member's state and read the run's; answered when the revision rises, or after `wait_s`."""
         request = pb.WatchRequest(known_revision=known_revision, report=report, wait_s=wait_s)
-        return await self._call(
+        number = self._views.ask()
+        view = await self._call(
             "watch", request, pb.RunView, timeout_s=CALL_TIMEOUT_S + wait_s, round=report.round, stage=report.stage
         )
+        return self._views.take(number, view)
 
     async def lease(self, round: int, generation: int) -> pb.LeaseReply:
         """Ask for a range of samples of the round. One that was granted in an answer which was lost is granted again."""

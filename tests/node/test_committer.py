@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -345,5 +346,31 @@ def test_a_stage_that_is_built_anew_begins_another_chain(harness: ModuleType, tm
         first = one.auditor.commits[-2]
         assert last is not None and (last.step, last.part, last.previous) == (0, 1, saved)
         assert (last.update_digest, last.moments_digest) == (first.update_digest, first.moments_digest)
+
+    audited(harness, tmp_path, body, leases=1)
+
+
+def test_a_chain_that_is_begun_again_later_has_a_number_of_its_own(harness: ModuleType, tmp_path: Path) -> None:
+    async def body(chain: Any, one: Audited) -> None:
+        await one.committer.settled(lambda: True)
+        first = one.node.context
+        for context in (replace(first, round=first.round + 1), first):  # an older view came after a newer one
+            one.node.replica.context = context
+            await one.committer.open(one.node.replica, b"")
+            last = await one.committer.settled(lambda: True)
+        assert last is not None and (last.round, last.generation, last.part) == (first.round, first.generation, 1)
+
+    audited(harness, tmp_path, body, leases=0)
+
+
+def test_what_is_drawn_is_waited_for_before_a_good_bye(harness: ModuleType, tmp_path: Path) -> None:
+    async def body(chain: Any, one: Audited) -> None:
+        auditor = one.auditor
+        auditor.draw = lambda commit: pb.CommitReply(open_step=commit.step == 1)
+        await chain.work()
+        await one.committer.settled(lambda: True)
+        assert one.committer.owes
+        await one.committer.delivered(60.0)
+        assert not one.committer.owes and [head.kind for head, _ in auditor.openings] == [pb.STEP]
 
     audited(harness, tmp_path, body, leases=1)

@@ -16,7 +16,7 @@ from common.errors import Code, HocketError
 from common.faults import Faults
 from coordinator.tls import Certificate, load_or_create
 from node.door import open_channel
-from node.session import CHUNK_BYTES, NotAMember, Session, file_digest, now_ms
+from node.session import CHUNK_BYTES, NewestView, NotAMember, Session, file_digest, now_ms
 from protocol.generated import hocket_pb2 as pb
 from protocol.generated import hocket_pb2_grpc as rpc
 from protocol.identity import MemberKey
@@ -447,3 +447,13 @@ def test_a_call_that_breaks_the_connection_does_not_end_the_watch(tmp_path: Path
         watching.cancel()
 
     with_door(tmp_path, body)
+
+
+def test_an_answer_that_was_overtaken_calls_nothing_back() -> None:
+    views, (old, new, restored) = NewestView(), [pb.RunView(revision=number) for number in (4, 7, 2)]
+    first, second = views.ask(), views.ask()
+    assert views.take(second, new) == new
+    assert views.take(first, old) == new, "it was asked before, and says what was before"
+    assert views.take(views.ask(), restored) == restored, "the coordinator was set back"
+    held, beside = views.ask(), views.ask()
+    assert (views.take(beside, old), views.take(held, new)) == (old, new), "one that was held says what is new"
