@@ -341,8 +341,10 @@ class Core:
         for done in report.leases_done:
             lease = self.state.leases.get(done.lease_id)
             fits = done.microbatches <= self.config.rounds.microbatches_per_inner_step
-            # No utterance is longer than the model allows.
-            fits = fits and lease is not None and done.frames <= lease.range.rows * self.state.model_config["max_frames"]
+            # No utterance is longer than the model allows, nor than all there is.
+            whole = int(self.state.dataset["frames"])
+            longest = min(int(self.state.model_config.get("max_frames", whole)), whole)
+            fits = fits and lease is not None and done.frames <= lease.range.rows * longest
             if lease is not None and lease.member == member.member and lease.done_at is None and fits:
                 self.emit("lease_done", lease_id=done.lease_id, frames=done.frames, microbatches=done.microbatches)
 
