@@ -280,7 +280,3 @@ class LocalStage:
     def moments(self) -> dict[str, Tensor]:
         """A copy of the optimizer's state."""
         return self._optimizer.state()
-
-    def load_moments(self, state: Mapping[str, Tensor]) -> None:
-        """Start with given moments instead of zero."""
-        self._optimizer.load_state(state)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from small_disks import disk_of
 
 from protocol.identity import MemberKey
 from protocol.ticket import Ticket
@@ -52,16 +53,8 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 256 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, text=True)
-    if made.returncode != 0:
-        pytest.skip(f"no small file system can be mounted here: {made.stderr.strip()}")
-    try:
+    with disk_of(256, tmp_path / "disk") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 # ---- tickets and run files ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_disks import disk_of
 
 from common.errors import Code, HocketError
 from common.log import EventLog, read_events
@@ -51,15 +52,8 @@ def test_a_path_that_cannot_be_used(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, text=True)
-    if made.returncode != 0:
-        pytest.skip(f"no small file system can be mounted here: {made.stderr.strip()}")
-    try:
+    with disk_of(64, tmp_path / "disk") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_is_named_and_the_log_goes_on_once_there_is_room(small_disk: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from small_disks import disk_of
 
 from common.errors import Code, HocketError
 from common.faults import NO_FAULTS
@@ -21,11 +22,8 @@ def mounted(*arguments: str) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted("-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder))
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with disk_of(512, tmp_path / "disk") as folder:
+        yield folder
 
 
 def numbers(journal: Journal) -> list[int]:
