@@ -20,7 +20,8 @@ from node.replica import Boundary, EventSink, Refused, Replica, no_boundary
 from node.wire import Losses, StepAnswer, StepInput
 from protocol.commitments import tensors_digest
 from protocol.generated import hocket_pb2 as pb
-from tts.batch import TextBatch, UtteranceLike
+from tts.batch import TextBatch
+from tts.collation import UtteranceLike
 from tts.config import ModelConfig
 from tts.reference import cut_microbatches
 from tts.tempo import vary_tempo

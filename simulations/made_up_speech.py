@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenizer.utterance import Utterance
-from tts.batch import UtteranceLike
+from tts.collation import UtteranceLike
 from tts.config import ModelConfig, preset
 
 LANGUAGE = "en-US"

@@ -38,7 +38,7 @@ from simulations.attacks.on_data import DataAttack
 from simulations.made_up_speech import MadeUpSpeech, small_model
 from swarm.directory import MemoryDirectory
 from swarm.memory import MemoryCarrier, MemoryNetwork
-from tts.batch import UtteranceLike
+from tts.collation import UtteranceLike
 from tts.evaluate_loss import heldout_loss
 from tts.stage_files import expected_tensors, read_stage, stage_file_name, weights_of, write_stage
 from tts.stages import build_stage

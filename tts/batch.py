@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,30 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.errors import Code, HocketError
+from tts.collation import SIDE_TYPES, TEXT_NAMES, UtteranceLike, collated, travelling
 from tts.config import ModelConfig
 from tts.delay import n_steps
-
-TEXT_NAMES = ("phonemes", "word_starts", "n_phonemes", "durations")
-"""Arrays that only stage 0 reads."""
-
-
-class UtteranceLike(Protocol):
-    """What `collate` reads of an utterance; rows of a shard have it all."""
-
-    @property
-    def phonemes(self) -> NDArray[Any]: ...  # [P] ids, 0 is padding
-    @property
-    def durations(self) -> NDArray[Any]: ...  # [P] frames, summing to n_frames
-    @property
-    def word_starts(self) -> NDArray[Any]: ...  # [P] 0 or 1
-    @property
-    def codes(self) -> NDArray[Any]: ...  # [K, T]
-    @property
-    def n_frames(self) -> int: ...
-    @property
-    def language(self) -> str: ...
-    @property
-    def speaker_embedding(self) -> Any: ...  # [E] or None
 
 
 @dataclass
@@ -58,12 +37,7 @@ class Side:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As they travel: codes uint16, the others int32 and float32."""
-        return {
-            "codes": self.codes.cpu().numpy().astype(np.uint16),
-            "n_frames": self.n_frames.cpu().numpy().astype(np.int32),
-            "speaker": self.speaker.cpu().numpy().astype(np.float32),
-            "language": self.language.cpu().numpy().astype(np.int32),
-        }
+        return travelling({name: getattr(self, name).cpu().numpy() for name in SIDE_TYPES})
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], config: ModelConfig) -> Side:
@@ -134,8 +108,7 @@ class TextBatch:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """For a file: the names and dtypes of `Side.arrays`, and int32 for the rest."""
-        own = {name: getattr(self, name).cpu().numpy().astype(np.int32) for name in TEXT_NAMES}
-        return own | self.side().arrays()
+        return travelling({name: getattr(self, name).cpu().numpy() for name in TEXT_NAMES}) | self.side().arrays()
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]], config: ModelConfig) -> TextBatch:
@@ -191,25 +164,6 @@ def own_tensor(array: NDArray[Any]) -> Tensor:
     return tensor
 
 
-def _check(utterance: UtteranceLike, config: ModelConfig, number: int) -> None:
-    name = str(getattr(utterance, "id", number))
-    codes, durations, phonemes = utterance.codes, utterance.durations, utterance.phonemes
-    if codes.ndim != 2 or codes.shape[0] < config.n_codebooks or codes.shape[1] != utterance.n_frames:
-        raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: codes {codes.shape} for {utterance.n_frames} frames")
-    if not 1 <= utterance.n_frames <= config.max_frames:
-        raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: {utterance.n_frames} frames, 1 to {config.max_frames} allowed")
-    if len(phonemes) == 0 or len(durations) != len(phonemes) or len(utterance.word_starts) != len(phonemes):
-        raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: phonemes, durations and word starts differ in length")
-    if int(np.sum(durations, dtype=np.int64)) != utterance.n_frames:
-        raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: durations do not sum to {utterance.n_frames} frames")
-    if int(np.max(phonemes)) >= config.n_phonemes:
-        raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: phoneme id beyond {config.n_phonemes - 1}")
-    if not 0 <= int(np.min(utterance.word_starts)) <= int(np.max(utterance.word_starts)) <= 1:
-        raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: a word start that is neither 0 nor 1")
-    if int(np.max(codes)) >= config.codebook_size:
-        raise HocketError(Code.SHARD_DAMAGED, f"utterance {name}: code beyond {config.codebook_size - 1}")
-
-
 def collate(utterances: Sequence[UtteranceLike], config: ModelConfig, languages: Sequence[str] = ()) -> TextBatch:
     """Pad utterances into one microbatch, in the order given.
 
@@ -219,40 +173,6 @@ def collate(utterances: Sequence[UtteranceLike], config: ModelConfig, languages:
     Raises:
         HocketError: SHARD_DAMAGED or LANGUAGE_REFUSED, naming the utterance.
     """
-    if not utterances:
-        raise HocketError(Code.SHARD_DAMAGED, "a microbatch without utterances")
-    for number, utterance in enumerate(utterances):
-        _check(utterance, config, number)
-    batch, books = len(utterances), config.n_codebooks
-    width = max(len(utterance.phonemes) for utterance in utterances)
-    frames = max(int(utterance.n_frames) for utterance in utterances)
-    phonemes, word_starts, durations = (np.zeros((batch, width), np.int64) for _ in range(3))
-    codes = np.zeros((batch, books, frames), np.int64)
-    speaker = np.zeros((batch, config.speaker_dim), np.float32)
-    language = np.zeros(batch, np.int64)
-    for row, utterance in enumerate(utterances):
-        n = len(utterance.phonemes)
-        phonemes[row, :n], durations[row, :n] = utterance.phonemes, utterance.durations
-        word_starts[row, :n] = utterance.word_starts
-        codes[row, :, : utterance.n_frames] = utterance.codes[:books]
-        if utterance.speaker_embedding is not None:
-            embedding = np.asarray(utterance.speaker_embedding, np.float32)
-            if embedding.shape != (config.speaker_dim,):
-                raise HocketError(Code.SHARD_DAMAGED, f"speaker embedding {embedding.shape}, not ({config.speaker_dim},)")
-            if not np.isfinite(embedding).all():
-                raise HocketError(Code.SHARD_DAMAGED, "a speaker embedding that is not finite")
-            speaker[row] = embedding
-        if languages:
-            if utterance.language not in languages:
-                raise HocketError(Code.LANGUAGE_REFUSED, repr(utterance.language), remedy=f"known here: {', '.join(languages)}")
-            language[row] = list(languages).index(utterance.language)
-    return TextBatch(
-        phonemes=torch.from_numpy(phonemes),
-        word_starts=torch.from_numpy(word_starts),
-        n_phonemes=torch.tensor([len(utterance.phonemes) for utterance in utterances]),
-        durations=torch.from_numpy(durations),
-        codes=torch.from_numpy(codes),
-        n_frames=torch.tensor([int(utterance.n_frames) for utterance in utterances]),
-        speaker=own_tensor(speaker),
-        language=torch.from_numpy(language),
-    )
+    arrays = collated(utterances, config, languages)
+    speaker = own_tensor(arrays.pop("speaker"))
+    return TextBatch(speaker=speaker, **{name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -7,12 +7,13 @@ the device's own generator, seeded in the same manner.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from tts.draws import draw_key
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,6 @@ class PassContext:
     seed: int = 0
     microbatch_id: int = 0
     train: bool = False
-
-
-def draw_key(seed: int, what: int | str, where: str) -> int:
-    """A 128-bit generator key for one draw."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{what}/{where}".encode(), digest_size=16).digest(), "little")
 
 
 def random_bytes(shape: tuple[int, ...], key: int, device: torch.device) -> Tensor:

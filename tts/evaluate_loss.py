@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tts.batch import UtteranceLike, collate
-from tts.dropout import PassContext, draw_key
+from tts.batch import collate
+from tts.collation import UtteranceLike
+from tts.draws import draw_key
+from tts.dropout import PassContext
 from tts.durations import fit
 from tts.reference import AnyStage, forward_chain
 

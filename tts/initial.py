@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tts.config import ModelConfig
-from tts.dropout import draw_key
+from tts.draws import draw_key
 
 _ONES = ("norm.weight",)
 _ZEROS = (".bias",)

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tts.batch import TextBatch, UtteranceLike, collate, own_tensor
+from tts.batch import TextBatch, collate, own_tensor
+from tts.collation import UtteranceLike, cut
 from tts.config import ModelConfig
 from tts.dropout import PassContext
 from tts.optimizer import StageOptimizer
@@ -167,22 +168,7 @@ def cut_microbatches(
 
     The order among equally long ones is that given, so the cut is a function of the list. Each microbatch gets at least one.
     """
-    ordered = sorted(utterances, key=lambda utterance: int(utterance.n_frames))
-    count = max(1, min(count, len(ordered)))
-    remaining = sum(int(utterance.n_frames) for utterance in ordered)
-    batches: list[TextBatch] = []
-    start = 0
-    for left in range(count, 0, -1):
-        share, taken, stop = remaining / left, 0, start
-        while stop < len(ordered) - (left - 1):
-            length = int(ordered[stop].n_frames)
-            # Stop where the share is met more nearly without the next utterance than with it.
-            if stop > start and left > 1 and taken + length / 2 > share:
-                break
-            taken, stop = taken + length, stop + 1
-        batches.append(collate(ordered[start:stop], config, languages))
-        remaining, start = remaining - taken, stop
-    return batches
+    return [collate(part, config, languages) for part in cut(utterances, count)]
 
 
 def train_single(

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from common.errors import Code, HocketError
-from tts.batch import Side, TextBatch, UtteranceLike, collate, hidden_shape, own_tensor
+from tts.batch import Side, TextBatch, collate, hidden_shape, own_tensor
+from tts.collation import UtteranceLike
 from tts.config import ModelConfig, StageSpec
 from tts.decoder import Block, CodeEmbedding, input_dropout, rotary
 from tts.dropout import PassContext

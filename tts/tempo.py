@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tts.batch import UtteranceLike
+from tts.collation import UtteranceLike
 from tts.config import ModelConfig
-from tts.dropout import draw_key
+from tts.draws import draw_key
 from tts.durations import stretch
 
 

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from common.errors import Code, HocketError
 from tts.alarms import ALL, LANGUAGE, SPEAKER, Alarm, GroupWatch, Watch, alarms
-from tts.batch import TextBatch, UtteranceLike, collate
+from tts.batch import TextBatch, collate
+from tts.collation import UtteranceLike
 from tts.config import ModelConfig
-from tts.dropout import PassContext, draw_key
+from tts.draws import draw_key
+from tts.dropout import PassContext
 from tts.evaluate_loss import eval_batches, shuffle_text
 from tts.stages import Stage
 from tts.synthesis import Line, Sampling, speak_many

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from simulations.attacks.base import Attack, Bar
-from tts.batch import UtteranceLike
+from tts.collation import UtteranceLike
 from tts.evaluate_loss import Retold, shuffle_text
 
 

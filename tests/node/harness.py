@@ -25,7 +25,7 @@ from protocol.identity import MemberKey
 from protocol.roster import RosterView
 from swarm.directory import MemoryDirectory
 from swarm.memory import MemoryCarrier, MemoryNetwork
-from tts.batch import UtteranceLike
+from tts.collation import UtteranceLike
 from tts.config import ModelConfig, preset
 from tts.stages import build_stage
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from num2words import num2words
 
-from tts.dropout import draw_key
+from tts.draws import draw_key
 
 Item = TypeVar("Item")
 
