@@ -11,11 +11,13 @@ from typing import Any
 
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Audit, Kind, Opening, Part
+from coordinator.chains import key_of
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
 from coordinator.evidence import DrawnBy, Evidence, EvidenceFile, packed, sign_evidence
 from coordinator.requests import Exchange
 from coordinator.run import Member
+from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from swarm.blocks import BlockStore
 
@@ -115,6 +117,22 @@ class Accuser:
             kind, member.member, member.operator, reason, signed, files, round=place.round, stage=member.stage,
             base_cid=place.base_cid, version=place.version, generation=generation, step=step,
             device_class=member.info.get("device_class", ""),
+        )  # fmt: skip
+
+    def of_commit(self, member: str, kind: str, reason: str, commit: pb.StepCommit, *, microbatch: int | None) -> None:
+        """Quarantine a member for what one commit of its says, whatever round the run is in by now: BATCH."""
+        state = self._core.state
+        known = state.members.get(member)
+        signed = self._book.signed(commit.round, member, lambda one: one.link == commit.link)
+        chain = self._book.chains(commit.round, member).get(key_of(commit))
+        version = None if chain is None else next((one for one in state.versions if one["cid"] == chain.start.base_cid), None)
+        if known is None or not signed or version is None:
+            logger.warning("%s cannot be held to its commit, which is kept no more: %s", member[:12], reason)
+            return
+        self._write(
+            kind, member, known.operator, reason, signed, [], round=commit.round, stage=commit.stage, base_cid=version["cid"],
+            version=version["version"], generation=commit.generation, step=commit.step, microbatch=microbatch,
+            device_class=known.info.get("device_class", ""),
         )  # fmt: skip
 
     def _write(

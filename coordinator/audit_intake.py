@@ -16,10 +16,12 @@ from coordinator.audit_rates import rates_of
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_sizes import most_bytes
 from coordinator.audit_state import Audit, Kind, Part
+from coordinator.batch_check import BatchCheck
 from coordinator.chains import Expected, Key, Take, end_fault, judge, key_of
 from coordinator.commit_book import CommitBook, start_of
 from coordinator.core import Core
 from coordinator.cross_check import Conflict, Records
+from coordinator.leased_rows import rows_fault
 from coordinator.run import Member
 from coordinator.update_proof import zeros_digest
 from coordinator.versions import tensor_infos
@@ -41,13 +43,17 @@ class AuditIntake:
     Args:
         core, book, secrets: the run, its commits, its secrets.
         forked: told (member, the two signed commits, reason) when one step was committed to twice.
+        batches: compares what stage 0 has read.
     """
 
-    def __init__(self, core: Core, book: CommitBook, secrets: AuditSecrets, forked: Forked) -> None:
+    def __init__(
+        self, core: Core, book: CommitBook, secrets: AuditSecrets, forked: Forked, batches: BatchCheck
+    ) -> None:
         self._core = core
         self._book = book
         self._secrets = secrets
         self._forked = forked
+        self._batches = batches
         self._records: dict[int, Records] = {}
         self._zeros: dict[int, bytes] = {}
 
@@ -62,6 +68,7 @@ class AuditIntake:
             for chain in self._book.chains(state.round, name).values():
                 for commit in chain.commits:
                     self._compare(name, commit)
+                    self._batches.add(name, commit)
         for (_, name), update in list(state.updates.items()):
             parts = [part for generation, part in self._book.chains(state.round, name) if generation == update.generation]
             if parts and name in state.members:
@@ -89,9 +96,13 @@ class AuditIntake:
             logger.warning("a commit of %s is refused: %s", member.member[:12], verdict.reason)
             raise HocketError(Code.COMMIT_REFUSED, verdict.reason)
         if verdict.take is Take.NEW:
+            if fault := rows_fault(commit, member.member, self._core.state.leases.values()):
+                logger.warning("a commit of %s is refused: %s", member.member[:12], fault)
+                raise HocketError(Code.COMMIT_REFUSED, fault)
             self._book.take(signed, header, commit)
             self._core.faults.reach("coordinator.commit.kept", round=commit.round, step=commit.step)
             self._compare(member.member, commit)
+            self._batches.add(member.member, commit)
         draw = self._draw(member, commit)
         mine = [one for one in self._core.state.audit.of(member.member) if one.link == commit.link.hex()]
         wanted = {(one.kind, one.microbatch) for one in mine if one.missing}

@@ -18,6 +18,7 @@ from coordinator.audit_rates import Outcome, class_alarm
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Audit, Kind, Part
 from coordinator.audits import Action, Do, Facts, Limits, decide, in_order
+from coordinator.batch_check import BatchCheck
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
 from coordinator.referee import Finding, Referee, Ruling
@@ -42,11 +43,12 @@ class AuditLoop:
 
     Args:
         core, book, secrets: the run. files: what has come. referee, accuser: see there. store: hands inputs to witnesses.
+        batches: knows what stage 0 has read.
     """
 
     def __init__(
         self, core: Core, book: CommitBook, secrets: AuditSecrets, files: AuditFiles, referee: Referee, accuser: Accuser,
-        store: BlockStore,
+        store: BlockStore, batches: BatchCheck,
     ) -> None:  # fmt: skip
         self._core = core
         self._book = book
@@ -57,6 +59,7 @@ class AuditLoop:
         self._table = read_calibration(Path(own_table)) if own_table else shipped_calibration()
         self._accuser = accuser
         self._store = store
+        self._batches = batches
         self._tried: Counter[str] = Counter()
         self.changed = asyncio.Event()
         self._ruling: asyncio.Task[None] | None = None
@@ -307,6 +310,8 @@ class AuditLoop:
         """
         if audit.id not in self._core.state.audit.audits:
             return
+        if audit.stage == 0:
+            reason = f"{reason}; {self._batches.word(bytes.fromhex(audit.link))}"
         decided = by and audit.kind is not Kind.REQUEST and outcome in (Outcome.PASSED, Outcome.FAILED, Outcome.UNRESOLVED)
         self._core.emit(
             "audit_ended", id=audit.id, outcome=outcome.value, reason=reason, by=by,

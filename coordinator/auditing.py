@@ -14,8 +14,10 @@ from coordinator.audit_intake import AuditIntake
 from coordinator.audit_loop import AuditLoop
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Opening
+from coordinator.batch_check import BatchCheck
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
+from coordinator.leased_batches import Comparison
 from coordinator.referee import Referee
 from coordinator.rounds import Phase
 from coordinator.run import Member
@@ -50,8 +52,9 @@ class Auditing:
         self._accuser = Accuser(core, self.book, secrets, store, key, state_dir)
         self._files = AuditFiles(core, self.book, state_dir)
         referee = Referee(core, self.book, secrets, versions, store, state_dir)
-        self.loop = AuditLoop(core, self.book, secrets, self._files, referee, self._accuser, store)
-        self.intake = AuditIntake(core, self.book, secrets, self._forked)
+        self.batches = BatchCheck(core, secrets, store, self._read_otherwise)
+        self.loop = AuditLoop(core, self.book, secrets, self._files, referee, self._accuser, store, self.batches)
+        self.intake = AuditIntake(core, self.book, secrets, self._forked, self.batches)
         self._largest: dict[tuple[str, int], float] = {}
         self._forgotten = 0
 
@@ -60,6 +63,11 @@ class Auditing:
         self.book.load()
         self._files.clean_up()
         self.intake.resume()
+
+    async def settled(self, limit_s: float) -> None:
+        """Wait until batches are compared and audits that are under way have ended, the latter at most `limit_s`."""
+        await self.batches.step()
+        await self.loop.settled(limit_s)
 
     # ---- the door ----------------------------------------------------------------------------------------------------
 
@@ -141,6 +149,10 @@ class Auditing:
             )  # fmt: skip
 
         fault = await asyncio.to_thread(look)
+        if head.stage == 0:
+            await self.batches.step()  # what it is known to have trained on decides whether it counts
+            if (record := state.audit.quarantined.get(member.member)) is not None:
+                return f"{record['reason']}; you are quarantined"
         current = state.members.get(member.member)
         if fault is None or current is None or current.stage != head.stage:
             return fault.reason if fault is not None else ""
@@ -186,6 +198,9 @@ class Auditing:
         drawn = self.intake.closing_draw(member, head)
         self.loop.changed.set()
         return drawn
+
+    def _read_otherwise(self, member: str, commit: pb.StepCommit, found: Comparison) -> None:
+        self._accuser.of_commit(member, "BATCH", found.reason, commit, microbatch=found.microbatch)
 
     def _forked(self, member: Member, signed: list[bytes], commit: pb.StepCommit, reason: str) -> None:
         self._accuser.of_messages(

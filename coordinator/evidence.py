@@ -52,7 +52,7 @@ class Evidence(_Part):
 
     Args:
         kind: PASS, STEP, WITNESS (by recomputation); CHAIN, FORK, EQUIVOCATION, SHAPE, NOT_FINITE, NORM, ZERO, REPLAY, STALE_BASE
-            (by what the member signed); NOT_OPENED (the coordinator's word alone).
+            (by what the member signed); BATCH (by what it signed and the dataset); NOT_OPENED (the coordinator's word alone).
         round, stage, base_cid, version: of the work. generation: of the member. step, microbatch: where one is meant.
         signed: base64 of serialized `Signed` messages of members, the accused one's first.
         files: that were looked at. drawn: None where nothing had to be drawn.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,7 @@ from coordinator.audit_draw import Rates, on_close, on_commit, seed_of
 from coordinator.audit_secret import commitment_of
 from coordinator.commit_book import start_of
 from coordinator.evidence import Evidence
+from coordinator.leased_batches import LeasedBatches
 from coordinator.requests import opened_request
 from coordinator.update_proof import rates_of, size_fault, update_fault
 from protocol.commitments import link_of
@@ -285,6 +286,29 @@ def check_ruling(evidence: Evidence, ruling: Mapping[str, Any]) -> Check:
         return Check(what, Outcome.HOLDS if blamed else Outcome.OPEN, str(ruling["error"]))
     found = ruling.get("verdicts", {}).get(evidence.member, ruling)
     return _check(what, found["ok"] is False, str(found["reason"]))
+
+
+def check_batch(evidence: Evidence, signed: Signed, batches: Callable[[], LeasedBatches]) -> Check:
+    """For BATCH: what the member has signed that it read, beside what the dataset has in the rows that it signed for.
+
+    Args:
+        batches: of the dataset that the round's version names.
+    """
+    what = "it read something else than its lease names"
+    records = [
+        record for signer, commit in signed.commits if signer == evidence.member and commit.stage == evidence.stage == 0
+        for record in commit.records if record.id == evidence.microbatch and record.frames
+    ]  # fmt: skip
+    if not records:
+        return Check(what, Outcome.FAILS, "it has signed nothing about this microbatch")
+    try:
+        found = [batches().compare(record) for record in records]
+    except HocketError as error:
+        return Check(what, Outcome.OPEN, f"the dataset is not at hand: {error.line()}")
+    differs = next((one for one in found if one.ok is False), found[0])
+    if differs.ok is None:
+        return Check(what, Outcome.OPEN, differs.reason)
+    return _check(what, not differs.ok, differs.reason)
 
 
 def undecided(evidence: Evidence) -> list[Check]:

@@ -115,7 +115,8 @@ class AuditSection(_Section):
     """`[audit]`: how much of the replicas' work is recomputed. `rate` = 0: none of it; chains are checked all the same.
 
     A round of a member is audited with the chance `rate`: so many `microbatches` of its first inner step by a witness, and a
-    later step by a referee. Of a new member the first `new_rounds` rounds are audited for certain.
+    later step by a referee. Of a new member the first `new_rounds` rounds are audited for certain. Of the inner steps of stage 0
+    the share `batches` is compared with the dataset, whoever takes them.
     """
 
     rate: float = Field(default=0.5, ge=0, le=1)
@@ -124,6 +125,7 @@ class AuditSection(_Section):
     canaries: float = Field(default=0.1, ge=0, le=1)           # passes with a known answer, of those that witnesses are asked for
     opening_s: Seconds = 60.0                                  # in which a live member shows what was drawn
     witness_s: Seconds = 60.0                                  # in which a witness answers
+    batches: float = Field(default=1.0, ge=0, le=1)            # inner steps of stage 0 whose batch is compared with the dataset
     calibration: str = ""                                      # file of `hocket calibrate`: how far honest results lie apart
 
 

@@ -143,6 +143,7 @@ class Coordinator:
                 asyncio.create_task(self._announcing.run(), name="announcing"),
                 asyncio.create_task(driver.run(), name="driver"),
                 asyncio.create_task(auditing.loop.run(), name="audits"),
+                asyncio.create_task(auditing.batches.run(), name="batches"),
                 asyncio.create_task(self._child.supervise(), name="bootstrap peer"),
                 asyncio.create_task(listening.run(), name="listening"),
                 asyncio.create_task(self._report(), name="report"),
@@ -250,7 +251,7 @@ class Coordinator:
     ) -> None:
         await driver.finished.wait()
         await listening.caught_up()
-        await auditing.loop.settled(SETTLE_S)
+        await auditing.settled(SETTLE_S)
         logger.info("the run is finished; serving for %.0f s more", linger_s)
         # Members fetch the last version meanwhile; a signal ends the wait.
         await asyncio.sleep(linger_s)

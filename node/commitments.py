@@ -43,6 +43,7 @@ class PassTrace:
         identifier, frames: of the microbatch. inner_step_frames: of its sender's inner step. wire: wanted for the answer.
         input: what came in. input_digest: of `group_digest`, where it is known already.
         sender: member id; empty in stage 0. request: the signed request as it came; empty in stage 0.
+        leased: in stage 0 the rows that the microbatch is a part of.
     """
 
     identifier: int
@@ -60,6 +61,7 @@ class PassTrace:
     gradient_in_digest: bytes = b""
     gradient_out: Group = ()
     gradient_out_digest: bytes = b""
+    leased: pb.LeasedRows | None = None
 
     def sending(self, tensors: Sequence[EncodedTensor]) -> None:
         """The forward pass has ended, and this is about to be sent on."""
@@ -104,6 +106,7 @@ class PassTrace:
             gradient_in=self.gradient_in_digest,
             gradient_out=self.gradient_out_digest,
             sender=self.sender,
+            leased=self.leased,
         )
 
     def about(self) -> MicrobatchAbout:

@@ -53,10 +53,11 @@ class FeederTotals:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A lease whose microbatches are ready for stage 0."""
+    """A lease whose microbatches are ready for stage 0; `rows`: what is committed to of it."""
 
     lease: pb.LeaseReply
     batches: list[TextBatch]
+    rows: pb.LeasedRows
 
 
 class Feeder:
@@ -176,12 +177,16 @@ class Feeder:
         settings, config = self._context.settings, self._context.config
         told = vary_tempo(await self._read(lease), config, seed=settings.seed, epoch=lease.epoch, first=lease.start)
         batches = await asyncio.to_thread(cut_microbatches, told, count, config, self._languages)
-        return Prepared(lease, batches)
+        rows = pb.LeasedRows(
+            epoch=lease.epoch, start=lease.start, stop=lease.stop, first_microbatch_id=lease.first_microbatch_id,
+            microbatches=count,
+        )  # fmt: skip
+        return Prepared(lease, batches, rows)
 
     async def _train(self, prepared: Prepared, half_done: Callable[[], None] = lambda: None) -> None:
         lease, batches = prepared.lease, prepared.batches
         passes = [
-            asyncio.ensure_future(self._microbatch(lease.first_microbatch_id + index, batch, len(batches)))
+            asyncio.ensure_future(self._microbatch(lease.first_microbatch_id + index, batch, len(batches), prepared.rows))
             for index, batch in enumerate(batches)
         ]
         left = len(passes) // 2 + 1
@@ -224,7 +229,7 @@ class Feeder:
                 await asyncio.sleep(READ_PAUSE_S)
         raise RuntimeError("unreachable")
 
-    async def _microbatch(self, identifier: int, batch: TextBatch, of: int) -> int:
+    async def _microbatch(self, identifier: int, batch: TextBatch, of: int, rows: pb.LeasedRows) -> int:
         """Forward, await the gradient, backward; returns the frames counted, 0 when the microbatch was lost.
 
         Each of the `of` microbatches is announced as an equal share of the inner step. Their frames are nearly equal only:
@@ -243,7 +248,7 @@ class Feeder:
         total = of * batch.frames
         try:
             taken = await replica.admit(identifier, batch.frames, total, counts=True, hold_s=settings.step_deadline_s)
-            taken.trace = trace = PassTrace(identifier, batch.frames, total, settings.wire or "fp32", arrays, digest)
+            taken.trace = trace = PassTrace(identifier, batch.frames, total, settings.wire or "fp32", arrays, digest, leased=rows)
             self._faults.reach("node.forward.before", round=context.round, stage=0, microbatch=identifier)
             kept = await replica.forward(taken, batch, None, batch.side())
             below = StepAnswer(None, Losses(), (), 0)

@@ -17,6 +17,7 @@ from coordinator.evidence_check import (
     BY_RECOMPUTATION,
     Check,
     Outcome,
+    check_batch,
     check_draw,
     check_exchange,
     check_files,
@@ -28,6 +29,7 @@ from coordinator.evidence_check import (
     referee_job,
     undecided,
 )
+from coordinator.leased_batches import open_batches, seed_in
 from coordinator.update_checks import measure
 from protocol.content import parse_cid
 from protocol.manifest import MAX_DOCUMENT_BYTES, VersionManifest, read_manifest, signer_of
@@ -121,6 +123,11 @@ def verify_evidence(found: Found, state: Path, scratch: Path, *, ask: Ask | None
         checks += check_words(evidence, signed, files, tensors, most)
     if evidence.kind == "EQUIVOCATION":
         checks += check_exchange(evidence, signed, files)
+    if evidence.kind == "BATCH":
+        checks.append(check_batch(
+            evidence, signed,
+            lambda: open_batches(store, manifest.dataset_cid, manifest.model, seed_in(manifest.data_cursor)),
+        ))  # fmt: skip
     if evidence.kind in BY_RECOMPUTATION:
         job = referee_job(evidence, signed, files, base, secret)
         if job is None:

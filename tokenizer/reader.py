@@ -15,6 +15,16 @@ from tokenizer.shards import MAX_SHARD_BYTES, Utterance, read_shard
 DEFAULT_CACHE_BYTES = 256 * 2**20
 
 
+def check_readable(manifest: DatasetManifest) -> None:
+    """MANIFEST_INVALID if a manifest lacks what a reader needs, or names a shard that is too large to be read."""
+    for name in ("n_codebooks", "codebook_size"):
+        if not isinstance(manifest.codec.get(name), int):
+            raise HocketError(Code.MANIFEST_INVALID, f"the codec of the dataset has no {name}")
+    for entry in [*manifest.shards, *manifest.heldout]:
+        if entry.size_bytes > MAX_SHARD_BYTES:
+            raise HocketError(Code.MANIFEST_INVALID, f"shard {entry.cid} has {entry.size_bytes} bytes")
+
+
 def check_shard(entry: ShardEntry, data: bytes, manifest: DatasetManifest) -> list[Utterance]:
     """The utterances of a shard whose bytes, rows and frames are those that the manifest names.
 
@@ -57,12 +67,7 @@ class DatasetReader:
         *,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
-        for name in ("n_codebooks", "codebook_size"):
-            if not isinstance(manifest.codec.get(name), int):
-                raise HocketError(Code.MANIFEST_INVALID, f"the codec of the dataset has no {name}")
-        for entry in [*manifest.shards, *manifest.heldout]:
-            if entry.size_bytes > MAX_SHARD_BYTES:
-                raise HocketError(Code.MANIFEST_INVALID, f"shard {entry.cid} has {entry.size_bytes} bytes")
+        check_readable(manifest)
         self._manifest = manifest
         self._get_bytes = get_bytes
         self._cache: ByteCache[str, list[Utterance]] = ByteCache(cache_bytes)

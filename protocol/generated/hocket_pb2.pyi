@@ -271,7 +271,7 @@ class RunView(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., round: _Optional[int] = ..., base_cid: _Optional[str] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., settings: _Optional[_Union[RoundSettings, _Mapping]] = ..., providers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., stages: _Optional[int] = ..., reason: _Optional[str] = ..., evaluate: _Optional[bool] = ..., gateways: _Optional[_Iterable[str]] = ..., audit_commitment: _Optional[bytes] = ..., witness: _Optional[_Iterable[_Union[WitnessTask, _Mapping]]] = ..., receipt: _Optional[_Union[Signed, _Mapping]] = ..., openings: _Optional[_Iterable[_Union[OpeningTask, _Mapping]]] = ...) -> None: ...
 
 class MicrobatchRecord(_message.Message):
-    __slots__ = ("id", "frames", "input", "output", "gradient_in", "gradient_out", "sender")
+    __slots__ = ("id", "frames", "input", "output", "gradient_in", "gradient_out", "sender", "leased")
     ID_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
@@ -279,6 +279,7 @@ class MicrobatchRecord(_message.Message):
     GRADIENT_IN_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_OUT_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
     id: int
     frames: int
     input: bytes
@@ -286,7 +287,22 @@ class MicrobatchRecord(_message.Message):
     gradient_in: bytes
     gradient_out: bytes
     sender: str
-    def __init__(self, id: _Optional[int] = ..., frames: _Optional[int] = ..., input: _Optional[bytes] = ..., output: _Optional[bytes] = ..., gradient_in: _Optional[bytes] = ..., gradient_out: _Optional[bytes] = ..., sender: _Optional[str] = ...) -> None: ...
+    leased: LeasedRows
+    def __init__(self, id: _Optional[int] = ..., frames: _Optional[int] = ..., input: _Optional[bytes] = ..., output: _Optional[bytes] = ..., gradient_in: _Optional[bytes] = ..., gradient_out: _Optional[bytes] = ..., sender: _Optional[str] = ..., leased: _Optional[_Union[LeasedRows, _Mapping]] = ...) -> None: ...
+
+class LeasedRows(_message.Message):
+    __slots__ = ("epoch", "start", "stop", "first_microbatch_id", "microbatches")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MICROBATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    MICROBATCHES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    start: int
+    stop: int
+    first_microbatch_id: int
+    microbatches: int
+    def __init__(self, epoch: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., first_microbatch_id: _Optional[int] = ..., microbatches: _Optional[int] = ...) -> None: ...
 
 class StepCommit(_message.Message):
     __slots__ = ("round", "generation", "stage", "step", "previous", "link", "update_digest", "moments_digest", "records", "frames", "lr", "part")

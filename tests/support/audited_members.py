@@ -38,6 +38,7 @@ class Replica:
     commits: list[pb.StepCommit] = field(default_factory=list)
     moved: dict[str, np.ndarray] = field(default_factory=dict)
     given: dict[str, str] = field(default_factory=dict)
+    leased: dict[int, pb.LeasedRows] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.key = MemberKey.from_seed(bytes([self.number]) * 32)
@@ -118,7 +119,12 @@ class Replica:
         """The microbatches of a lease."""
         request = pb.LeaseRequest(round=self.view.round, generation=self.entry.generation)
         lease = await self.house.ask(self.key, "lease", request)
-        return [lease.first_microbatch_id, lease.first_microbatch_id + 1]
+        identifiers = [lease.first_microbatch_id, lease.first_microbatch_id + 1]
+        rows = pb.LeasedRows(
+            epoch=lease.epoch, start=lease.start, stop=lease.stop, first_microbatch_id=lease.first_microbatch_id, microbatches=2
+        )
+        self.leased |= dict.fromkeys(identifiers, rows)
+        return identifiers
 
     # ---- passes ------------------------------------------------------------------------------------------------------
 
@@ -132,7 +138,10 @@ class Replica:
 
     def record(self, identifier: int, **changes: Any) -> pb.MicrobatchRecord:
         digests = {name: tensors_digest(group) for name, group in self.passed(identifier).items()}
-        fields: dict[str, Any] = {"id": identifier, "frames": FRAMES, "sender": "", **digests, **changes}
+        fields: dict[str, Any] = {"id": identifier, "frames": FRAMES, "sender": "", **digests}
+        if identifier in self.leased:
+            fields["leased"] = self.leased[identifier]
+        fields |= changes
         return pb.MicrobatchRecord(**fields)
 
     def about(self, identifier: int, step: int) -> About:
