@@ -119,14 +119,16 @@ async def _open(folder: Path, clock: Clock, limits: Limits, listed: Callable[[],
 
 def within(
     folder: Path, body: Callable[[House], Any], *, membership: str = "", audit: str = "", limits: Limits | None = None,
-    listed: Callable[[], Mapping[str, str]] = dict, replicas: int = 2,
+    listed: Callable[[], Mapping[str, str]] = dict, replicas: int = 2, dataset: Callable[[Path], None] = lambda folder: None,
 ) -> None:  # fmt: skip
     """Run `body` with a coordinator of its own.
 
     Args:
         membership, audit: further lines of these sections of the run file. replicas: wanted of each stage.
+        dataset: puts another one into the folder of the dataset.
     """
     write_run(folder)
+    dataset(folder / "dataset")
     text = RUN.replace("[audit]\nrate = 1.0\n", f"[audit]\n{audit}\n").replace("[membership]\n", f"[membership]\n{membership}\n")
     (folder / "run.toml").write_text(text.replace("replicas_wanted = 2", f"replicas_wanted = {replicas}"))
 
