@@ -7,14 +7,17 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
+import leased_dataset
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.leased_batches import LeasedBatches
 from node.commitments import Chain, HeldStep, PassTrace, Recorder
 from node.downstream import Errand
+from node.feeder import Feeder
 from node.wire import StepInput
 from protocol.commitments import ChainStart, link_of, state_digests, tensors_digest
 from protocol.generated import hocket_pb2 as pb
@@ -276,3 +279,29 @@ def test_a_link_binds_all_that_is_before_it(frames: list[int], part: int, previo
         assert plain == other
     else:
         assert plain[:2] == other[:2] and not set(plain[2:]) & set(other[2:])
+
+
+def test_what_a_feeder_commits_to_is_what_the_dataset_has_in_its_lease(harness: ModuleType) -> None:
+    manifest, shards = leased_dataset.made_up()
+    config = harness.CONFIG.model_copy(
+        update={
+            "n_codebooks": leased_dataset.BOOKS, "codebook_size": leased_dataset.CARD, "n_phonemes": leased_dataset.SYMBOLS,
+            "n_languages": 2, "tempo_share": 0.5,
+        }
+    )  # fmt: skip
+    chain = harness.Chain(2, leases=harness.Leases(3, utterances=5, microbatches=3), config=config)
+
+    async def body(chain: Any) -> None:
+        first = chain.at(0)[0]
+        first.feeder = Feeder(
+            first.context, first.replica, first.downstream, leased_dataset.reader_of(manifest, shards), manifest.languages,
+            chain.leases.lease, first.event, harness.no_report,
+        )  # fmt: skip
+        kept = await recorded(chain)
+        batches = LeasedBatches(manifest, shards.__getitem__, config, chain.settings.seed)
+        told = [batches.compare_commit(commit) for commit in commits(kept[first.peer_id])]
+        assert [one.ok for one in told] == [True] * 4, told
+        assert sum(len(commit.records) for commit in commits(kept[first.peer_id])) == 9
+        assert not any(record.HasField("leased") for commit in commits(kept[chain.at(1)[0].peer_id]) for record in commit.records)
+
+    harness.run_chain(chain, body)
