@@ -116,6 +116,7 @@ class Round:
     number: int = 0
     generation: int = 0
     microbatches: dict[int, int] = field(default_factory=dict)
+    leased: dict[int, pb.LeasedRows] = field(default_factory=dict)
     done: list[pb.LeaseDone] = field(default_factory=list)
     submitted: bool = False
 
@@ -232,7 +233,11 @@ class Member:
             return
         self.known_lease_id = lease.lease_id
         frames = (lease.stop - lease.start) * 50
+        rows = pb.LeasedRows(
+            epoch=lease.epoch, start=lease.start, stop=lease.stop, first_microbatch_id=lease.first_microbatch_id, microbatches=2
+        )
         for identifier in (lease.first_microbatch_id, lease.first_microbatch_id + 1):
+            self.round.leased[identifier] = rows
             self.crowd.pass_on(self, identifier, frames)
         self.round.done.append(pb.LeaseDone(lease_id=lease.lease_id, frames=2 * frames, microbatches=2))
 
@@ -272,7 +277,7 @@ class Member:
             if step:
                 made.lr, made.frames = 0.01, sum(self.round.microbatches.values())
                 for identifier, frames in sorted(self.round.microbatches.items()):
-                    made.records.add(id=identifier, frames=frames)
+                    made.records.add(id=identifier, frames=frames, leased=self.round.leased.get(identifier))
             link = made.link = link_of(made, start)
             signed = self.signed("commit", made, round=made.round, base_cid=self.view.base_cid, stage=made.stage)
             self.opened("commit", self.link.call("Commit", signed.SerializeToString()), pb.CommitReply)
