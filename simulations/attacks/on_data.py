@@ -1,7 +1,7 @@
 """Poisoned data: what the attackers train on is false, and the training itself is honest.
 
-The poison goes on its way with the microbatches, so it also reaches the honest replicas of the later stages. In a real run the first
-commit after it proves it (`coordinator/batch_check.py`); the bar is what the rule must bear of what has gone through by then.
+The poison goes on its way with the microbatches, so it also reaches the honest replicas of the later stages. In a real run
+the first commit after it proves it (`coordinator/batch_check.py`); the bar is what the rule must bear of what has gone through.
 """
 
 from __future__ import annotations
