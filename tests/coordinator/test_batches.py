@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -204,6 +205,7 @@ def test_false_data_is_proved_by_the_first_commit_and_its_update_counts_no_more(
         assert checks_of(house, evidence.model_copy(update={"microbatch": 10**6}))[what] is Outcome.FAILS
         elsewhere = BlockStore(tmp_path / "elsewhere" / "blocks")
         elsewhere.add_bytes(store.read_file(evidence.base_cid))
+        copytree(house.folder / "state" / "versions", tmp_path / "elsewhere" / "versions")
         assert checks_of(house, evidence, tmp_path / "elsewhere")[what] is Outcome.OPEN, "the dataset is not there"
 
     within(tmp_path, body, audit=AUDIT, dataset=leased_dataset.write_dataset)

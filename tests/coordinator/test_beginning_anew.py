@@ -26,6 +26,8 @@ async def drawn_once(house: House, place: int) -> Replica:
     state = house.state.audit
     state.standings[member.id] = Standing(suspected="for the test")
     await member.commit(member.next_commit([]))
+    if member.stage == 0:
+        assert 0 in await member.lease()
     moved = {name: np.full_like(zero, LR / 2) for name, zero in member.zeros.items()}
     reply = await member.commit(member.next_commit([member.record(0)], moved))
     assert reply.open_microbatches

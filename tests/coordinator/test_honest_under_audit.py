@@ -74,8 +74,8 @@ def test_a_restarted_coordinator_asks_for_nothing_of_steps_that_were_answered(tm
     async def body(house: House) -> None:
         member = (await opened_round(house))[0]
         await member.commit(member.next_commit([]))
-        for number in range(3):
-            reply = await member.commit(member.next_commit([member.record(900 + number)]))
+        for identifier in [*await member.lease(), *await member.lease()]:
+            reply = await member.commit(member.next_commit([member.record(identifier)]))
             assert not reply.open_step and not reply.open_microbatches
         # From now on it would all be drawn; but what was answered its maker has let go of.
         house.pieces.core.emit("audit_suspected", member=member.id, reason="for the test")

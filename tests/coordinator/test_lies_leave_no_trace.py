@@ -112,6 +112,7 @@ def stages_of(lie: str) -> list[str]:
     async def body(house: House) -> None:
         replicas = await opened_round(house, OPERATORS)
         liar, neighbour = replicas[3:5]
+        assert 0 in await liar.lease()
         honest = [one for one in replicas if one is not liar]
         for one in honest:
             await train(one, moved(one))
