@@ -197,8 +197,8 @@ class AuditLoop:
         try:
             theirs = read_pass(read_tensors(self._files.path(audit, Part.OUTPUT)))
             ours = read_pass(read_tensors(self._files.path(audit, Part.WITNESS)))
-            row = self._table.row_for(witness_class, audit.device_class, wire)
-            back = self._table.row_for(witness_class, audit.device_class, gradient_wire(theirs.about, wire))
+            row = self._table.row_between(witness_class, audit.device_class, wire)
+            back = self._table.row_between(witness_class, audit.device_class, gradient_wire(theirs.about, wire))
             return compare_passes(ours, theirs, self._seed(audit), row, back)
         except HocketError as error:
             return Agreement(False, error.line())

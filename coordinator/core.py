@@ -22,7 +22,7 @@ from coordinator.placement import address_range, lot, same_hand
 from coordinator.rounds import Phase
 from coordinator.run import Lease, Member, RunState
 from coordinator.run_config import RunConfig
-from protocol.calibration import MAX_CLASS_CHARACTERS
+from protocol.calibration import MAX_CLASS_CHARACTERS, class_refusal
 from protocol.generated import hocket_pb2 as pb
 from protocol.manifest import VersionManifest
 
@@ -116,7 +116,9 @@ class Core:
             raise HocketError(Code.QUARANTINED, f"{record['reason']}; evidence: {record['evidence_cid']}")
 
     def check_join(self, member: str, request: pb.JoinRequest) -> None:
-        """JOIN_REFUSED for a peer id that another one uses, a full run, or a member that can hold no stage."""
+        """JOIN_REFUSED for a peer id that another one uses, a full run, another dtype, or a member that can hold no stage."""
+        if reason := class_refusal(request.device_class):
+            raise HocketError(Code.JOIN_REFUSED, reason, remedy="let torch compute in float32: `docs/verification.md` says how")
         others = [one for one in self.state.members.values() if one.live and one.member != member]
         if any(one.peer_id == request.peer_id for one in others):
             raise HocketError(

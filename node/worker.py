@@ -17,7 +17,6 @@ from common.log import EventLog
 from common.stop import stop_signals
 from node.engine import set_threads
 from node.follower import Follower
-from protocol.calibration import device_class
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, PeerKey
 from protocol.tensors import ENCODINGS
@@ -26,6 +25,7 @@ from swarm.daemon import LibP2POptions
 from swarm.ipfs_fallback import IpfsFallback
 from swarm.libp2p import LibP2PCarrier
 from swarm.store_keeper import DEFAULT_LIMIT_BYTES
+from tts.compute_class import compute_class
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ async def _run(
             software=software(),
             threads=threads,
             wire_encodings=ENCODINGS,
-            device_class=device_class(),
+            device_class=compute_class(),
         )
         follower = Follower(
             ticket, key, carrier, state_dir, events, store_limit_bytes=store_limit, fallback=fallback,

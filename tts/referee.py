@@ -205,11 +205,7 @@ class Referee:
         return _words(found.ok, found.reason, found.statistics)
 
     def _row(self, theirs: str, wire: str) -> Row:
-        """The limits for a device class. One that was never measured is judged like our own: its name must be no way out."""
-        try:
-            return self._table.row_for(OWN_CLASS, theirs, wire)
-        except HocketError:
-            return self._table.row_for(OWN_CLASS, OWN_CLASS, wire)
+        return self._table.row_between(OWN_CLASS, theirs, wire)
 
     def _stage(self, index: int) -> Stage:
         """The computation of a stage; the last one is kept, as jobs of one stage mostly come together."""

@@ -177,6 +177,20 @@ def test_a_listed_run_takes_who_is_on_the_list_and_says_whose_they_are(tmp_path:
     within(tmp_path, body, membership='mode = "listed"\nlist = "members.txt"', listed=listed)
 
 
+def test_a_member_that_computes_in_another_dtype_is_not_taken(tmp_path: Path, peer_keys: list[PeerKey]) -> None:
+    """Wider limits belong to a coarser dtype: whoever could choose its dtype could choose how far it may be off."""
+
+    async def body(house: House) -> None:
+        for text in ("cpu-x86_64-bfloat16", "cuda-sm90-tf32", "abacus"):
+            refused = await house.refused(join(house, 0, peer_keys, device_class=text))
+            assert refused.code is Code.JOIN_REFUSED and text.split("-")[-1] in refused.detail
+        assert not house.state.members
+        await join(house, 0, peer_keys, device_class="cpu-x86_64-float32")
+        assert house.state.members[KEYS[0].member_id].info["device_class"] == "cpu-x86_64-float32"
+
+    within(tmp_path, body)
+
+
 def test_slips_in_a_list_are_named_with_their_line(tmp_path: Path) -> None:
     with pytest.raises(HocketError, match="line 3 of here"):
         parse_members(f"\n{KEYS[0].member_id}\n{KEYS[0].member_id.upper()}\n", "here")

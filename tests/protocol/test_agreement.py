@@ -20,7 +20,7 @@ from protocol.agreement import (
     projections,
     relative_distance,
 )
-from protocol.calibration import SHIPPED, limits_for, read_calibration, shipped_calibration
+from protocol.calibration import SHIPPED, class_refusal, device_class, limits_for, read_calibration, shipped_calibration
 
 LIMITS = Limits(median=0.03, maximum=0.05, norm=0.02, projection=0.03)
 SEED = b"drawn after the commitment"
@@ -139,9 +139,9 @@ def test_distance_of_nothing_and_of_what_is_not_finite() -> None:
 
 def test_the_shipped_table_has_a_row_for_every_pair_and_encoding() -> None:
     for wire in ("fp32", "bf16", "int8"):
-        alike = limits_for("cpu-x86_64-float32", "cuda-sm90-float32", wire)
-        mixed = limits_for("cuda-sm90-bfloat16", "cpu-aarch64-float32", wire)
-        assert mixed == limits_for("cpu-aarch64-float32", "cuda-sm90-bfloat16", wire)
+        alike = limits_for("cpu-x86_64-float32", "cpu-aarch64-float32", wire)
+        mixed = limits_for("cpu-x86_64-bfloat16", "cpu-aarch64-float32", wire)
+        assert mixed == limits_for("cpu-aarch64-float32", "cpu-x86_64-bfloat16", wire)
         assert alike.hidden.maximum < mixed.hidden.maximum
     with pytest.raises(HocketError) as caught:
         limits_for("cpu-x86_64-float32", "abacus", "fp32")
@@ -160,3 +160,22 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         assert caught.value.code is Code.CALIBRATION_INVALID
     with pytest.raises(HocketError):
         read_calibration(tmp_path / "none.json")
+
+
+def test_a_class_that_the_table_does_not_know_is_judged_like_the_referee() -> None:
+    table = shipped_calibration()
+    strict = table.row_for("cpu-x-float32", "cpu-x-float32", "bf16")
+    for ours, theirs in (("", ""), ("abacus", "cuda-sm90-tf32"), ("cpu-x-float32", "abacus"), ("*", "cpu-x-float32")):
+        assert table.row_between(ours, theirs, "bf16") == strict
+        assert table.row_between(theirs, ours, "bf16") == strict
+    known = table.row_for("cpu-x-float32", "cpu-x-bfloat16", "bf16")
+    assert table.row_between("abacus", "cpu-x-bfloat16", "bf16") == known == table.row_between("cpu-x-bfloat16", "abacus", "bf16")
+
+
+def test_a_member_cannot_choose_its_tolerance_by_the_name_of_its_class() -> None:
+    for fine in ("", "cpu-x86_64-float32", "cuda-sm90-float32", device_class()):
+        assert class_refusal(fine) == ""
+    for dtype in ("bfloat16", "tf32", "float16", "float64", "any"):
+        assert dtype in class_refusal(device_class(dtype))
+    for odd in ("abacus", "cpu--float32", "cpu-*-float32", "cpu-x-float32 ", "cpu-x-bfloat16-float32", "c" * 80 + "-x-float32"):
+        assert class_refusal(odd), odd
