@@ -5,8 +5,8 @@ is told apart here is that difference and any other. Four statistics look at it 
 a cosine does not see scale, a mean over all does not see a few tokens that are wrong, a norm does not see direction, and a few
 sampled values do not see the rest.
 
-`compare` has both results whole. `projections` is the short form: a result as a few numbers whose signs are drawn only after
-the result was committed to. The limits are numbers of this scale, so a constant answer is as wrong as an answer can be.
+The signs of the projections are drawn only after the result was committed to. The limits are shares of the result's own norm, so
+a constant answer is as wrong as an answer can be.
 """
 
 from __future__ import annotations
@@ -99,21 +99,6 @@ def judge(statistics: dict[str, float], limits: Limits) -> Agreement:
     return _judge(statistics, bounds)
 
 
-def compare_projections(ours: np.ndarray, theirs: np.ndarray, seed: bytes, limits: Limits) -> Agreement:
-    """Compare the short form of a result with the whole of one that is trusted.
-
-    Args:
-        ours: [..., D]. theirs: float [PROJECTIONS], what `projections` gave for the same seed.
-    """
-    if theirs.shape != (PROJECTIONS,) or theirs.dtype.kind != "f" or not np.isfinite(theirs).all():
-        return Agreement(False, f"the projections are {theirs.dtype} {theirs.shape}, or not finite")
-    whole = float(np.linalg.norm(ours.reshape(-1).astype(np.float64)))
-    if not 0.0 < whole < math.inf:
-        return Agreement(False, "ours is zero or not finite: projections cannot tell")
-    distance = _rms((theirs.astype(np.float64) - projections(ours, seed)) / whole)
-    return _judge({"projection": distance}, {"projection": limits.projection})
-
-
 def compare_sums(ours: np.ndarray, theirs: np.ndarray, limit: float) -> Agreement:
     """Compare sums of losses, one by one.
 
@@ -124,15 +109,6 @@ def compare_sums(ours: np.ndarray, theirs: np.ndarray, limit: float) -> Agreemen
         return Agreement(False, f"the sums are {theirs.dtype} {theirs.shape} instead of {ours.shape}, or not finite")
     apart = np.abs(theirs.astype(np.float64) - ours) / np.maximum(np.abs(ours), 1e-12)
     return _judge({"loss": float(apart.max(initial=0.0))}, {"loss": limit})
-
-
-def relative_distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """|theirs - ours| / |ours| in L2 over all values, float64; infinite where ours is zero and theirs is not, or not finite."""
-    own = ours.astype(np.float64).reshape(-1)
-    apart, whole = float(np.linalg.norm(theirs.astype(np.float64).reshape(-1) - own)), float(np.linalg.norm(own))
-    if not math.isfinite(apart):
-        return math.inf
-    return apart / whole if whole > 0 else (0.0 if apart == 0 else math.inf)
 
 
 def projections(values: np.ndarray, seed: bytes, count: int = PROJECTIONS) -> np.ndarray:

@@ -159,8 +159,3 @@ def read_calibration(path: Path) -> Calibration:
 def shipped_calibration() -> Calibration:
     """The table that comes with the program."""
     return read_calibration(SHIPPED)
-
-
-def limits_for(ours: str, theirs: str, wire: str, table: Calibration | None = None) -> Row:
-    """As `Calibration.row_for`, of the shipped table where none is given."""
-    return (table or shipped_calibration()).row_for(ours, theirs, wire)

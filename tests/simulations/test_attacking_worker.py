@@ -12,7 +12,7 @@ import torch
 from common.log import EventLog, read_events
 from node.local_sgd import LocalStage
 from protocol.agreement import compare
-from protocol.calibration import limits_for
+from protocol.calibration import shipped_calibration
 from protocol.generated import hocket_pb2 as pb
 from simulations.attack_report import AttackFacts, attack_lines, attackers, marked
 from simulations.attacking import Attacker, FalseStage
@@ -101,7 +101,7 @@ def test_each_false_pass_is_outside_the_tolerance_and_the_honest_one_is_inside(a
     again = first_stage().forward(1, batch, None, batch.side(), 5).hidden
     false = first_stage(one).forward(1, batch, None, batch.side(), 5).hidden
     assert honest is not None and again is not None and false is not None
-    limits = limits_for(CLASS, CLASS, "fp32").hidden.limits()
+    limits = shipped_calibration().row_for(CLASS, CLASS, "fp32").hidden.limits()
     assert compare(honest, again, b"seed", limits).ok
     assert not compare(honest, false, b"seed", limits).ok
 

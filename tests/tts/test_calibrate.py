@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,19 +26,20 @@ from tts.config import preset
 
 CONFIG = preset("test", n_codebooks=2, codebook_size=32, n_phonemes=20, d_model=32, text_dim=16, n_layers=4)
 HALF = ("cpu", "bfloat16")
+Told = dict[tuple[str, str], list[tuple[Work, Lie]]]
 
 
 @pytest.fixture(scope="module")
 def passes() -> list[Work]:
-    """A pass of each stage of microbatch 2, whose masks are switched off, and of 4."""
+    """A pass of each stage of microbatch 2, whose masks are switched off, and of 4 and 8, which are of one kind."""
     torch.set_num_threads(1)
-    return list(works(CONFIG, 3, (2, 4), rows=2, train_steps=1))
+    return list(works(CONFIG, 3, (2, 4, 8), rows=2, train_steps=1))
 
 
 @pytest.fixture(scope="module")
-def told(passes: list[Work]) -> dict[tuple[str, str, str], list[tuple[Work, Lie]]]:
+def told(passes: list[Work]) -> Told:
     """All lies about the passes, by name and direction."""
-    found = defaultdict(list)
+    found: Told = defaultdict(list)
     for work in passes:
         for lie in lies(work):
             found[lie.name, lie.direction].append((work, lie))
@@ -59,7 +61,7 @@ def test_honest_ways_are_within_the_shipped_limits(passes: list[Work], dtype: st
     assert seen > 30
 
 
-def test_each_lie_about_a_pass_is_found_in_each_direction_whatever_the_class(told: dict[tuple[str, str], list[tuple[Work, Lie]]]) -> None:
+def test_each_lie_about_a_pass_is_found_in_each_direction(told: Told) -> None:
     table = shipped_calibration()
     for pair in pairs():
         row = row_of(table, pair, "int8")  # the widest
@@ -67,12 +69,13 @@ def test_each_lie_about_a_pass_is_found_in_each_direction_whatever_the_class(tol
             for direction in ("forward", "backward"):
                 assert told[name, direction], (name, direction)
                 for work, lie in told[name, direction]:
-                    assert score(travelled(work.ours, lie.arrays, "int8"), row) > 1, (name, direction, pair, work.stage.spec.index)
+                    found = score(travelled(work.ours, lie.arrays, "int8"), row)
+                    assert found > 1, (name, direction, pair, work.stage.spec.index)
     assert {name for name, _ in told} >= {*ON_ARRAYS, *WITH_WEIGHTS, *IN_DTYPES}
     assert {direction for _, direction in told} == set(DIRECTIONS.values())
 
 
-def test_who_computes_in_half_the_precision_and_says_float32_is_found_out(told: dict[tuple[str, str], list[tuple[Work, Lie]]]) -> None:
+def test_who_computes_in_half_the_precision_and_says_float32_is_found_out(told: Told) -> None:
     plain, half = (row_of(shipped_calibration(), (REFEREE, kind), "fp32") for kind in (REFEREE, HALF))
     for direction in ("forward", "backward"):
         for work, lie in told["computed in bfloat16", direction]:
@@ -89,7 +92,7 @@ def test_what_is_not_finite_has_no_score_that_any_limit_lets_pass(passes: list[W
             assert score(travelled(passes[1].ours, {tensor: lie}, "int8"), row) == math.inf
 
 
-def test_a_score_is_above_one_for_just_what_is_not_within(told: dict[tuple[str, str], list[tuple[Work, Lie]]]) -> None:
+def test_a_score_is_above_one_for_just_what_is_not_within(told: Told) -> None:
     verdicts = set()
     for pair in pairs()[:2]:
         row = row_of(shipped_calibration(), pair, "fp32")
@@ -105,7 +108,7 @@ def test_a_score_is_above_one_for_just_what_is_not_within(told: dict[tuple[str, 
 def test_a_table_is_set_by_what_is_measured(passes: list[Work], capsys: pytest.CaptureFixture[str]) -> None:
     measured = Measured()
     look = Look("cpu", {}, measured)
-    for work in passes:
+    for work in passes[:6]:
         look.widen(work)
     plain, mixed, half = pairs()
     assert (plain, mixed, half) == ((REFEREE, REFEREE), (REFEREE, HALF), (HALF, HALF)) and set(measured.step) == set(pairs())
@@ -129,15 +132,15 @@ def test_a_table_is_set_by_what_is_measured(passes: list[Work], capsys: pytest.C
     found = json.loads(json.dumps(facts(result), allow_nan=False))
     assert Calibration.model_validate(found["table"]) == table
     assert {(one["told"], one["caught"], one["area"]) for one in found["lies"] if one["lie"] == "sign flip"} == {(1, 1, 1.0)}
-    assert sum(one["passes"] for one in found["honest"]) == sum(one["passes"] for one in found["honest_by_classes"]) > 50
+    assert sum(one["passes"] for one in found["honest"]) == sum(one["passes"] for one in found["honest_by_classes"]) == 48
     assert [one["area"] for one in found["roc"]] == [1.0] * 9
     at_one = [point for one in found["roc"] for point in one["pairs"] if point["scale"] == 1]
     assert all(point["false_positives"] == 0 and point["true_positives"] == 1 for point in at_one)
 
 
-def test_another_processor_computes_the_same_in_another_order(passes: list[Work], tmp_path: object) -> None:
+def test_another_processor_computes_the_same_in_another_order(passes: list[Work], tmp_path: Path) -> None:
     name, environment = list(PROCESSORS.items())[-1]
-    child = OtherProcessor(environment, tmp_path)  # type: ignore[arg-type]
+    child = OtherProcessor(environment, tmp_path)
     try:
         for work in (passes[1], passes[3]):
             made, gradients = child.run(work, "float32")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from opened_work import CONFIG, LR, SEED, STAGES, Work, about, commits, honest, pass_opening
 
-from protocol.calibration import limits_for, shipped_calibration
+from protocol.calibration import shipped_calibration
 from protocol.generated import hocket_pb2 as pb
 from protocol.openings import opening_tensors, read_step
 from protocol.tensors import encode, write_tensors
@@ -23,7 +23,7 @@ from tts.replay_step import MOMENT_BOUND, replay_step
 from tts.stage_files import stage_file_name, write_stage
 from tts.stages import build_stage
 
-LIMITS = limits_for("cpu-x86_64-float32", "cpu-aarch64-float32", "fp32").step
+LIMITS = shipped_calibration().row_for("cpu-x86_64-float32", "cpu-aarch64-float32", "fp32").step
 
 
 def referee() -> Referee:
