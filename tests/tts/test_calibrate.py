@@ -50,7 +50,7 @@ def told(passes: list[Work]) -> Told:
 def test_honest_ways_are_within_the_shipped_limits(passes: list[Work], dtype: str) -> None:
     row = shipped_calibration().row_for("cpu-a-float32", f"cpu-b-{dtype}", "bf16")
     seen = 0
-    for work in passes:
+    for work in passes[:6]:
         for name, way in ways(dtype).items():
             made, gradients = way(work)
             assert bool(made) == (name != "one utterance at a time" or work.calm)
