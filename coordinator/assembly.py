@@ -128,7 +128,7 @@ class Assembly:
     async def _aggregate(self, base: VersionManifest, stage: int) -> None:
         core, state, config = self._core, self._core.state, self._core.config
         version = base.version + 1
-        updates = sorted((one for (at, _), one in state.updates.items() if at == stage), key=lambda one: one.member)
+        updates = [one for (at, _), one in state.updates.items() if at == stage]
         entry = base.stages[stage]
 
         def work() -> tuple[StageOutcome, StageFile]:

@@ -20,8 +20,8 @@ class Rates:
     """How much of a member's work is audited.
 
     Args:
-        audited: chance that a round of the member is audited at all; that is: by its first inner step, and, drawn anew, by a
-            later one.
+        audited: chance that a round of the member is audited at all; that is: by passes of its first inner step, and, drawn
+            anew, by an inner step as a whole.
         microbatches: of its first inner step that a witness recomputes, if the first step is drawn.
         steps: inner steps that are expected of the member in a round.
     """
@@ -32,13 +32,13 @@ class Rates:
 
     @property
     def each_step(self) -> float:
-        """Chance of each later step: over the steps of a round they make `audited`.
+        """Chance of each step to be opened as a whole: over the steps of a round they make `audited`.
 
-        1 - (1 - p)^(steps - 1) = audited. The last step may be drawn once more, when the update is in (`closing`).
+        1 - (1 - p)^steps = audited. The last step may be drawn once more, when the update is in (`closing`).
         """
         if self.audited >= 1.0:
-            return 1.0 / max(self.steps - 1, 1)
-        return 1.0 - (1.0 - self.audited) ** (1.0 / max(self.steps - 1, 1))
+            return 1.0 / max(self.steps, 1)
+        return 1.0 - (1.0 - self.audited) ** (1.0 / max(self.steps, 1))
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,18 @@ def on_commit(seed: bytes, step: int, identifiers: Sequence[int], rates: Rates, 
     """
     if step < FIRST_STEP or rates.audited <= 0 or not identifiers:
         return Draw()
-    if step == FIRST_STEP:
-        if fraction(seed, "first") >= rates.audited:
-            return Draw()
-        if resumed:
-            return Draw((), True, "the first step after what was resumed is drawn")
+    chosen: tuple[int, ...] = ()
+    reasons = []
+    first = step == FIRST_STEP and fraction(seed, "first") < rates.audited
+    if first and not resumed:
         order = ranked(seed, "microbatch", (str(one) for one in identifiers))
         chosen = tuple(sorted(int(one) for one in order[: rates.microbatches]))
-        return Draw(chosen, False, f"drawn for a witness: {len(chosen)} of {len(set(identifiers))} microbatches")
-    if fraction(seed, "step") < rates.each_step:
-        return Draw((), True, f"step {step} is drawn")
-    return Draw()
+        reasons.append(f"drawn for a witness: {len(chosen)} of {len(set(identifiers))} microbatches")
+    # The passes of a first step say nothing of the state that it has led to, so it is drawn as a whole like any other.
+    whole = (first and resumed) or fraction(seed, "step") < rates.each_step
+    if whole:
+        reasons.append("the first step after what was resumed is drawn" if resumed and step == FIRST_STEP else f"step {step} is drawn")
+    return Draw(chosen, whole, "; ".join(reasons)) if reasons else Draw()
 
 
 def on_close(seed: bytes, step: int, rates: Rates, *, opened: bool) -> Draw:

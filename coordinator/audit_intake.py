@@ -25,6 +25,7 @@ from coordinator.leased_rows import rows_fault
 from coordinator.run import Member
 from coordinator.update_proof import zeros_digest
 from coordinator.versions import tensor_infos
+from protocol.commitments import MOMENTS_ROUNDS
 from protocol.generated import hocket_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,8 @@ class AuditIntake:
         """
         if fault := self._place_fault(member, header, commit):
             raise HocketError(Code.COMMIT_REFUSED, fault)
-        verdict = judge(commit, start_of(header, commit), self._book.chains(commit.round, member.member), self._expected(commit))
+        chains, expected = self._book.chains(commit.round, member.member), self._expected(member.member, commit)
+        verdict = judge(commit, start_of(header, commit), chains, expected)
         if verdict.take is Take.FORKED:
             known = self._book.signed(
                 commit.round, member.member,
@@ -122,14 +124,16 @@ class AuditIntake:
             return "it is of a generation that you do not have"
         return ""
 
-    def _expected(self, commit: pb.StepCommit) -> Expected:
+    def _expected(self, member: str, commit: pb.StepCommit) -> Expected:
         manifest = self._core.manifest
         assert manifest is not None
         if commit.stage not in self._zeros:
             self._zeros[commit.stage] = zeros_digest(tensor_infos(manifest.stages[commit.stage]))
         # A stage with few replicas makes the steps of all of stage 0.
         steps = self.steps * max(len(self._core.state.replicas(0)), 1)
-        return Expected(self._zeros[commit.stage], self._core.config.rounds.inner_lr, steps)
+        rounds = range(commit.round - MOMENTS_ROUNDS, commit.round + 1)
+        moments = self._book.moments(rounds, member, commit.stage)
+        return Expected(self._zeros[commit.stage], self._core.config.rounds.inner_lr, steps, moments)
 
     @property
     def steps(self) -> int:
@@ -156,6 +160,10 @@ class AuditIntake:
             standing, rate=audit.rate, new_rounds=audit.new_rounds, microbatches=audit.microbatches, steps=self.steps
         )
 
+    def seed(self, round: int, link: bytes) -> bytes:
+        """Of the draws that follow a link."""
+        return seed_of(self._secrets.secret(round), link)
+
     def _rates_in(self, member: str, round: int, key: Key) -> Rates:
         """The rates for a chain: one that was begun after something of another was drawn and not shown is audited for certain.
 
@@ -179,7 +187,7 @@ class AuditIntake:
     def _draw(self, member: Member, commit: pb.StepCommit) -> Draw:
         """What of a commit is drawn: what was drawn of it before, if it was."""
         rates = self._rates_in(member.member, commit.round, key_of(commit))
-        seed = seed_of(self._secrets.secret(commit.round), commit.link)
+        seed = self.seed(commit.round, commit.link)
         chain = self._book.chains(commit.round, member.member)[key_of(commit)]
         counted = [one.id for one in commit.records if one.frames]
         draw = on_commit(seed, commit.step, counted, rates, resumed=chain.resumed)
@@ -200,7 +208,7 @@ class AuditIntake:
             return False
         mine = [one for one in self._core.state.audit.drawn_steps if one[:4] == (member.member, round, *key)]
         rates = self._rates_in(member.member, round, key)
-        seed = seed_of(self._secrets.secret(round), chain.last.link)
+        seed = self.seed(round, chain.last.link)
         again = (member.member, round, *key, chain.last.link.hex()) in mine
         draw = on_close(seed, chain.last.step, rates, opened=bool(mine) and not again)
         if draw.step and not again:
@@ -242,7 +250,7 @@ class AuditIntake:
         commit = self._book.commit(round, conflict.consumer.member, conflict.consumer.link)
         if consumer is None or commit is None or round != state.round:
             return
-        seed = seed_of(self._secrets.secret(round), commit.link)
+        seed = self.seed(round, commit.link)
         producer, identifier = conflict.producer.member, conflict.consumer.record.id
         if any(one.accused == producer and one.member == consumer.member for one in state.audit.audits.values()):
             return  # one proof is enough

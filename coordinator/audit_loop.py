@@ -11,7 +11,7 @@ from typing import Any
 
 from common.errors import HocketError
 from coordinator.assignment import Role
-from coordinator.audit_draw import Able, seed_of, witnesses
+from coordinator.audit_draw import Able, operator_of, seed_of, witnesses
 from coordinator.audit_evidence import Accuser
 from coordinator.audit_files import AuditFiles
 from coordinator.audit_rates import Outcome, class_alarm
@@ -21,6 +21,7 @@ from coordinator.audits import Action, Do, Facts, Limits, decide, in_order
 from coordinator.batch_check import BatchCheck
 from coordinator.commit_book import CommitBook
 from coordinator.core import Core
+from coordinator.placement import same_hand
 from coordinator.referee import Finding, Referee, Ruling
 from coordinator.referee_life import Turn
 from coordinator.requests import Guilt, read_exchange
@@ -153,7 +154,8 @@ class AuditLoop:
 
     def _able(self, audit: Audit) -> list[str]:
         state = self._core.state
-        able = [_able(one) for one in state.replicas(audit.stage) if state.is_ready(one)]
+        asked = [one for one in state.replicas(audit.stage) if not state.audit.standing(one.member).silent]
+        able = [_able(one) for one in asked if state.is_ready(one)]
         prover = Able(audit.member, audit.operator, audit.device_class)
         return witnesses(self._seed(audit), audit.microbatch, prover, able)
 
@@ -168,13 +170,14 @@ class AuditLoop:
             cid = await asyncio.to_thread(self._store.add_file, self._files.path(audit, Part.INPUT))
             core.emit("audit_asked", id=audit.id, witness=action.witness, input_cid=cid)
         elif action.do is Do.ESCALATE:
-            core.emit("audit_escalated", id=audit.id, reason=action.reason)
+            core.emit("audit_escalated", id=audit.id, reason=action.reason, silent=action.silent)
         elif action.do is Do.COMPARE:
             await self._compare(audit)
         elif action.do is Do.REQUEST:
             await self._look_at_request(audit)
         elif action.do is Do.PASS:
-            await self._end(audit, Outcome.PASSED, action.reason, by="referee")
+            silence = [(audit.witness, Outcome.SILENT, action.reason)] if action.silent else []
+            await self._end(audit, Outcome.PASSED, action.reason, by="referee", also=silence)
         elif action.do is Do.GONE:
             await self._gone(audit, action.reason)
         elif action.do is Do.LAPSE:
@@ -233,7 +236,8 @@ class AuditLoop:
         state = self._core.state
         if audit.round == state.round and (audit.stage, audit.member) in state.updates:
             self._core.emit("left_out", stage=audit.stage, member=audit.member, reason=reason)
-        if must_go := state.audit.standing(audit.member).after(Outcome.NOT_OPENED, audit.round, reason).must_go:
+        standing = state.audit.standing(audit.member).after(Outcome.NOT_OPENED, audit.round, reason, audit.step)
+        if must_go := standing.must_go:
             why = f"{must_go}; the last: {reason}"
             await self._accuser.of_audit(audit, "NOT_OPENED", audit.member, why, by="", statistics={})
         await self._end(audit, Outcome.NOT_OPENED, reason)
@@ -288,7 +292,8 @@ class AuditLoop:
         device_class = known.info.get("device_class", "") if known is not None else ""
         sizes = Counter(one.info.get("device_class", "") for one in core.state.members.values())
         window = [*core.state.audit.window, (device_class, member, False)]
-        alarm = class_alarm(window, sizes).get(device_class)
+        operators = {one.member: operator_of(one.member, same_hand(one.operator)) for one in core.state.members.values()}
+        alarm = class_alarm(window, sizes, operators).get(device_class)
         if alarm is not None:
             logger.error("nobody of the device class %s is quarantined: %s", device_class or "unknown", alarm)
             return Outcome.UNRESOLVED

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from coordinator.audit_draw import FIRST_STEP
 from coordinator.audit_rates import Outcome, Standing
 
 WINDOW = 64     # decided audits that are remembered for the alarm of a device class
@@ -141,7 +142,7 @@ class AuditState:
         one = Audit(since=time, **fields)
         self.audits[one.id] = one
         self.drawn_ids.add(one.id)
-        if one.kind is Kind.STEP:
+        if one.kind is Kind.STEP and one.step > FIRST_STEP:
             self.drawn_steps.add((one.member, one.round, one.generation, one.part, one.link))
         self._count(one, "drawn")
 
@@ -149,6 +150,8 @@ class AuditState:
         """A file has come."""
         opening = Opening(data["sha256"], data["size_bytes"], data["path"], data["member"], data["signed"])
         self.audits[data["id"]].files[Part(data["part"])] = opening
+        if Part(data["part"]) is Part.WITNESS:
+            self.standings[data["member"]] = self.standing(data["member"]).answered()
 
     def asked(self, time: float, data: dict[str, Any]) -> None:
         """A witness gets the pass."""
@@ -156,8 +159,11 @@ class AuditState:
         one.witness, one.asked_at, one.input_cid = data["witness"], time, data["input_cid"]
 
     def escalated(self, time: float, data: dict[str, Any]) -> None:
-        """The referee is to recompute it."""
-        self.audits[data["id"]].escalated = data["reason"]
+        """The referee is to recompute it; `silent`: where it is for the witness's silence."""
+        one = self.audits[data["id"]]
+        one.escalated = data["reason"]
+        if data.get("silent"):
+            self.standings[one.witness] = self.standing(one.witness).after(Outcome.SILENT, one.round, data["reason"])
 
     def found_right(self, time: float, data: dict[str, Any]) -> None:
         """The referee came to the same; a witness is asked nevertheless."""
@@ -171,7 +177,7 @@ class AuditState:
         if outcome is Outcome.GONE:
             self.unseen.add((one.member, one.link))
         for member, word, reason in data["standings"]:
-            self.standings[member] = self.standing(member).after(Outcome(word), one.round, reason)
+            self.standings[member] = self.standing(member).after(Outcome(word), one.round, reason, one.step)
         for device_class, member, passed in data.get("window", ()):
             self.window.append((device_class, member, passed))
         del self.window[:-WINDOW]

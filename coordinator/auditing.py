@@ -24,6 +24,7 @@ from coordinator.run import Member
 from coordinator.update_checks import measure
 from coordinator.update_proof import Fault, rates_of, size_fault, update_fault
 from coordinator.versions import Versions, tensor_infos
+from protocol.commitments import MOMENTS_ROUNDS
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey
 from swarm.blocks import BlockStore
@@ -31,7 +32,7 @@ from swarm.blocks import BlockStore
 logger = logging.getLogger(__name__)
 
 MOST_ODDITIES = 16  # of one report
-ROUNDS_KEPT = 3     # of commits, and those that audits are about
+ROUNDS_KEPT = 1 + MOMENTS_ROUNDS  # of commits, and those that audits are about
 
 
 class Auditing:

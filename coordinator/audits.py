@@ -8,8 +8,8 @@
 
 A member that is there and does not open in time is at fault; one that is gone is not, but what rests on the work that it did not
 show is not used; and nobody is at fault for a base or a file that the coordinator itself has no more. Where a witness does not
-answer the referee recomputes the pass. Some passes the referee recomputes before a witness is asked, who cannot tell: whoever
-then answers something else has not computed.
+answer the referee recomputes the pass; that it was silent, though it was there, is counted (`audit_rates.Standing.silent`). Some
+passes the referee recomputes before a witness is asked, who cannot tell: whoever then answers something else has not computed.
 """
 
 from __future__ import annotations
@@ -67,12 +67,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class Action:
-    """What is to be done and why; `look_again_s`: when the same facts, grown older, would say something else."""
+    """What is to be done and why.
+
+    Args:
+        witness: to be asked. look_again_s: when the same facts, grown older, would say something else.
+        silent: the audit goes on without its witness, which was there and had time to answer.
+    """
 
     do: Do
     reason: str
     witness: str = ""
     look_again_s: float = float("inf")
+    silent: bool = False
 
 
 def decide(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:
@@ -112,18 +118,19 @@ def in_order(audits: Sequence[Audit]) -> list[Audit]:
 def _witness(audit: Audit, facts: Facts, now: float, limits: Limits) -> Action:
     """The next action for a pass that is opened and that no witness has answered for."""
     left_s = limits.witness_s - (now - max(audit.asked_at, facts.going_since))
+    silent = False
     if not facts.current:
         fault = "the round went on before the witness had answered" if audit.witness else "its round is over"
     elif not audit.witness:
         if facts.able:
             return Action(Do.ASK, "the pass is opened", witness=facts.able[0])
-        fault = "no replica of another operator has its base"
+        fault = "no replica of another operator that answers has its base"
     elif not facts.witness_there:
         fault = "the witness is gone"
     elif left_s <= 0:
-        fault = f"no answer of the witness within {limits.witness_s:g} s"
+        fault, silent = f"no answer of the witness within {limits.witness_s:g} s", True
     else:
         return Action(Do.WAIT, "waiting for the witness", look_again_s=left_s)
     if audit.verified:
-        return Action(Do.PASS, f"the referee came to the same; {fault}")
-    return Action(Do.ESCALATE, fault)
+        return Action(Do.PASS, f"the referee came to the same; {fault}", silent=silent)
+    return Action(Do.ESCALATE, fault, silent=silent)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from protocol.commitments import DIGEST_BYTES, ChainStart, link_of
+from protocol.commitments import DIGEST_BYTES, NO_MOMENTS, ChainStart, link_of
 from protocol.generated import hocket_pb2 as pb
 
 MAX_RECORDS = 100_000   # of one member in one round
@@ -68,11 +68,13 @@ class Expected:
     Args:
         zeros: digest of an update of zeros, with which a chain begins that resumes nothing. lr_peak: of the inner steps.
         steps: inner steps that a replica makes at most, if all goes well.
+        moments: digests of the optimizer's moments that the member may begin with beside none: those that it has committed to.
     """
 
     zeros: bytes
     lr_peak: float
     steps: int
+    moments: frozenset[bytes] = frozenset()
 
 
 def judge(commit: pb.StepCommit, start: ChainStart, chains: Mapping[Key, Chain], expected: Expected) -> Verdict:
@@ -124,7 +126,11 @@ def _first_fault(commit: pb.StepCommit, chains: Mapping[Key, Chain], expected: E
     if len(chains) >= MAX_CHAINS:
         return f"{MAX_CHAINS} chains were begun in this round"
     if not commit.previous:
-        return "" if commit.update_digest == expected.zeros else "it begins with other weights than the base's, resuming nothing"
+        if commit.update_digest != expected.zeros:
+            return "it begins with other weights than the base's, resuming nothing"
+        # Moments alone decide where the first steps go, and no step is replayed that made these.
+        known = commit.moments_digest == NO_MOMENTS or commit.moments_digest in expected.moments
+        return "" if known else "it begins with moments of the optimizer that it has not committed to before"
     for chain in chains.values():
         for one in chain.commits:
             if one.link == commit.previous:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -94,6 +94,11 @@ class CommitBook:
             found.add(link.hex())
             link = before[link]
         return found
+
+    def moments(self, rounds: Iterable[int], member: str, stage: int) -> frozenset[bytes]:
+        """The digests of the optimizer's moments that a member has committed to in some rounds, of one stage."""
+        chains = (chain for round in rounds for chain in self.chains(round, member).values() if chain.start.stage == stage)
+        return frozenset(one.moments_digest for chain in chains for one in chain.commits)
 
     def members(self, round: int) -> list[str]:
         """Who committed anything in a round."""

@@ -114,9 +114,9 @@ class AggregationSection(_Section):
 class AuditSection(_Section):
     """`[audit]`: how much of the replicas' work is recomputed. `rate` = 0: none of it; chains are checked all the same.
 
-    A round of a member is audited with the chance `rate`: so many `microbatches` of its first inner step by a witness, and a
-    later step by a referee. Of a new member the first `new_rounds` rounds are audited for certain. Of the inner steps of stage 0
-    the share `batches` is compared with the dataset, whoever takes them.
+    A round of a member is audited with the chance `rate`: so many `microbatches` of its first inner step by a witness, and
+    one of its inner steps by a referee. Of a new member the first `new_rounds` rounds are audited for certain. Of the inner
+    steps of stage 0 the share `batches` is compared with the dataset, whoever takes them.
     """
 
     rate: float = Field(default=0.5, ge=0, le=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ RMS_BOUND = 10.0
 LEAST_NORM = 1e-3
 
 # Why an update does not count.
-NOT_FINITE, SHAPE, NORM, NO_WORK, FEW_FRAMES = "not_finite", "shape", "norm", "no_work", "few_frames"
+NOT_FINITE, SHAPE, NORM, NO_WORK, FEW_FRAMES, COPY = "not_finite", "shape", "norm", "no_work", "few_frames", "copy"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Checked:
 
     Args:
         sound: those that count, by member. refused: (member, reason), by member.
-        kinds: of the refusals, by member: NOT_FINITE, SHAPE, NORM, NO_WORK or FEW_FRAMES.
+        kinds: of the refusals, by member: NOT_FINITE, SHAPE, NORM, NO_WORK, FEW_FRAMES or COPY.
         measured: what could be read, sound or not, by member.
     """
 
@@ -93,6 +93,23 @@ def measure(path: Path, tensors: Sequence[TensorInfo], code: Code) -> Measured:
     return Measured(math.sqrt(squares), digest.digest().hex(), largest)
 
 
+def copies(sound: Sequence[Submitted], measured: Mapping[str, Measured]) -> dict[str, tuple[str, str]]:
+    """Updates that are an earlier one's, bit for bit: no two members count the same microbatches, so they are one piece of work.
+
+    It counts once, whichever of them did it: that cannot be told from their bytes.
+
+    Args:
+        sound: in the order in which they were acknowledged.
+    """
+    first: dict[str, str] = {}
+    found = {}
+    for one in sound:
+        figures = measured[one.member]
+        if figures.norm and first.setdefault(figures.digest, one.member) != one.member:
+            found[one.member] = COPY, f"it is the update of {first[figures.digest]}, bit for bit"
+    return found
+
+
 def _pieces(size: int, room: np.ndarray) -> Iterator[np.ndarray]:
     return (room[: min(room.size, size - start)] for start in range(0, size, room.size))
 
@@ -107,7 +124,7 @@ def check_updates(
     """Part the updates into those that count and those that do not, with the reason.
 
     Args:
-        base_norm: L2 norm of the stage's weights. tensors: by name.
+        submitted: in the order in which they were acknowledged. base_norm: L2 norm of the stage's weights. tensors: by name.
 
     Raises:
         HocketError: DISK_FULL, STATE_UNREADABLE where this machine cannot read what it has acknowledged.
@@ -147,6 +164,7 @@ def check_updates(
             refused[one.member] = FEW_FRAMES, f"{one.frames} frames are under a quarter of the median of {usual:g}"
         elif norm < LEAST_NORM * length:
             refused[one.member] = NO_WORK, f"its norm of {norm:.3g} is under a thousandth of the median of {length:.3g}"
+    refused |= copies([one for one in submitted if one in sound and one.member not in refused], measured)
     sound = [one for one in sound if one.member not in refused]
     reasons = sorted((member, reason) for member, (_, reason) in refused.items())
     return Checked(sound, reasons, {member: kind for member, (kind, _) in sorted(refused.items())}, measured)

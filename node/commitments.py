@@ -160,6 +160,7 @@ class HeldStep:
 
     Args:
         about: for its openings. before, after: the states around it; no `before` in step 0.
+        steps_taken: by the optimizer, until the state after it.
         traces: of its microbatches, by id. records: of them, and of passes that were not counted.
         commit: comes once the digests are made.
     """
@@ -169,6 +170,7 @@ class HeldStep:
     after: State
     traces: dict[int, PassTrace]
     records: list[pb.MicrobatchRecord]
+    steps_taken: int
     commit: asyncio.Task[pb.StepCommit] = field(init=False)
     acknowledged: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -226,7 +228,7 @@ class Recorder:
     async def begin(self) -> None:
         """Begin the chain with the state that the stage has now."""
         state = await self._engine.run(Priority.STEP, self._local.copied_state)
-        self._hold(HeldStep(self._about(0, 0.0, 1.0, 0, {}), None, state, {}, []))
+        self._hold(HeldStep(self._about(0, 0.0, 1.0, 0, {}), None, state, {}, [], self._local.steps_taken))
 
     def passed(self, trace: PassTrace) -> None:
         """The gradient of a counted microbatch is in the sum."""
@@ -281,7 +283,8 @@ class Recorder:
         if before.step not in self._unanswered:
             del self._held[before.step]
         records = [*(trace.record() for trace in traces.values()), *self.take_uncounted()]
-        self._hold(HeldStep(self._about(before.step + 1, lr, ramp, frames, traces), before.after, after, traces, records))
+        about = self._about(before.step + 1, lr, ramp, frames, traces)
+        self._hold(HeldStep(about, before.after, after, traces, records, before.steps_taken + 1))
 
     def _about(self, step: int, lr: float, ramp: float, frames: int, traces: Mapping[int, PassTrace]) -> About:
         settings = self._context.settings

@@ -15,10 +15,12 @@ from typing import Any
 
 from common.errors import Code, HocketError
 from node.commitments import HeldStep, Recorder
+from node.context import RoundContext
 from node.openings import OpeningSender, Tensors, pass_input, pass_output, signed_messages, step_opening
 from node.replica import EventSink, Replica
 from node.session import Session
 from node.witness import Fetch, Stand, Witness
+from protocol.commitments import MOMENTS_ROUNDS
 from protocol.generated import hocket_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,43 @@ ROUNDS_KEPT = 4
 
 
 Answered = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class CommittedMoments:
+    """The newest moments of the optimizer that the coordinator has taken a commit to.
+
+    Args:
+        round, stage: in which. steps_taken: by the optimizer until then.
+    """
+
+    round: int
+    stage: int
+    steps_taken: int
+
+    def beside(self, stage: int, steps_taken: int) -> CommittedMoments:
+        """What is still to be remembered once a stage begins with the moments after `steps_taken`: not those of another past."""
+        return self if (self.stage, self.steps_taken) == (stage, steps_taken) else NO_MOMENTS_COMMITTED
+
+
+NO_MOMENTS_COMMITTED = CommittedMoments(-1, -1, 0)
+
+
+def may_begin(steps_taken: int, committed: CommittedMoments, context: RoundContext) -> str:
+    """Why a chain of the round may not begin with the moments that a stage has; empty: it may. Pure.
+
+    The coordinator takes those that it has a commit to, of this stage and of the rounds just before, or none.
+
+    Args:
+        steps_taken: by the optimizer that has them.
+    """
+    if steps_taken == 0:
+        return ""
+    if (committed.stage, committed.steps_taken) != (context.stage, steps_taken):
+        return f"the moments after step {steps_taken} were never committed to"
+    if context.round - committed.round > MOMENTS_ROUNDS:
+        return f"they were committed to in round {committed.round}"
+    return ""
 
 
 @dataclass
@@ -68,6 +107,7 @@ class Committer:
         self._owed = 0
         self._sent: dict[tuple[int, int, int], tuple[float, int]] = {}  # by kind, step, microbatch: when, and how often
         self._failures: list[BaseException] = []
+        self._moments = NO_MOMENTS_COMMITTED
 
     # ---- a round ----------------------------------------------------------------------------------------------------
 
@@ -79,6 +119,7 @@ class Committer:
         """
         await self.close()
         context = replica.context
+        self._moments = self._moments.beside(context.stage, replica.local.steps_taken)
         place = (context.round, context.generation)
         # Two chains under one name would be two words for one step: no number is used again.
         kept = {known: part for known, part in self._begun.items() if known[0] >= context.round - ROUNDS_KEPT}
@@ -91,6 +132,10 @@ class Committer:
         self._round_tasks = [self._begin(self._commit_all(recorder)), self._begin(self._witness.run())]
         if self._sending is None:
             self._sending = self._begin(self._send_all())
+
+    def stale(self, replica: Replica) -> str:
+        """Why the moments of a replica that resumes nothing cannot be those that a round begins with; empty: they can."""
+        return may_begin(replica.local.steps_taken, self._moments, replica.context)
 
     async def close(self) -> None:
         """The round is over here: commit nothing more of it; what has been drawn is still sent."""
@@ -159,6 +204,7 @@ class Committer:
             if reply is None:
                 return
             held.acknowledged.set()
+            self._moments = CommittedMoments(held.about.round, held.about.stage, held.steps_taken)
             self._draw(recorder, held, reply.open_step, list(reply.open_microbatches))
 
     def _refused(self, recorder: Recorder, commit: pb.StepCommit, error: HocketError) -> None:

@@ -277,6 +277,11 @@ class LocalStage:
                     parameter.copy_(to_torch(tensors[f"weights.{name}"]))
         self.weights_number += 1
 
+    def forget_moments(self) -> None:
+        """Go on like an optimizer that has taken no step; the weights stay."""
+        self._optimizer.load_state({})
+        self.steps_taken = 0
+
     def moments(self) -> dict[str, Tensor]:
         """A copy of the optimizer's state."""
         return self._optimizer.state()

@@ -11,6 +11,7 @@ from enum import Enum
 
 from node.context import RoundContext
 from node.progress_file import Progress
+from protocol.commitments import MOMENTS_ROUNDS
 
 LEAST_PAUSE_S = 1.0
 STALL_SHARE = 0.01  # of the time may go into copies
@@ -109,8 +110,13 @@ def usable(progress: Progress, context: RoundContext, weights_sha256: str) -> tu
         return Use.NOTHING, f"it is of stage {progress.stage} of {progress.stages}"
     if progress.steps_taken == 0:
         return Use.NOTHING, "no step had been taken"
+    other = ""
     if (progress.round, progress.base_cid, progress.weights_sha256) != (context.round, context.base_cid, weights_sha256):
-        return Use.MOMENTS, f"it was trained in round {progress.round}, on another base"
-    if progress.generation > context.generation:
-        return Use.MOMENTS, f"it is of generation {progress.generation}, later than our {context.generation}"
-    return Use.ALL, f"it is of this round: {progress.inner_steps} inner steps"
+        other = f"it was trained in round {progress.round}, on another base"
+    elif progress.generation > context.generation:
+        other = f"it is of generation {progress.generation}, later than our {context.generation}"
+    if not other:
+        return Use.ALL, f"it is of this round: {progress.inner_steps} inner steps"
+    if not progress.chain_link or context.round - progress.round > MOMENTS_ROUNDS:
+        return Use.NOTHING, f"{other}, and the coordinator knows its moments no more"
+    return Use.MOMENTS, other

@@ -90,10 +90,10 @@ class Replica:
         engine: its thread.
         context: of the round.
         event: writes to the worker's event log.
-        ramp: this member joined the run late and its moments began at zero.
+        ramp: this member joined the run late, or its moments were given up, and they began at zero.
         boundary: called after each inner step, before the next pass is admitted; nothing is in flight.
 
-    `recorder` may be set before the first pass: it is told of every counted pass and every step.
+    `recorder` and `ramp` may be set before the first pass; the recorder is told of every counted pass and every step.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Replica:
         self.totals = RoundTotals()
         self.recorder: Recorder | None = None
         self._event = event
-        self._ramp = ramp
+        self.ramp = ramp
         self._boundary = boundary
         self._draining = False
         self._held: list[tuple[bool, asyncio.Future[None]]] = []
@@ -252,7 +252,7 @@ class Replica:
     async def _step(self, why: str) -> None:
         """Take the inner step on what is accumulated; nothing is in flight."""
         frames, identifiers = self.account.frames, self.account.identifiers()
-        ramp = joiner_ramp(self.local.steps_taken) if self._ramp else 1.0
+        ramp = joiner_ramp(self.local.steps_taken) if self.ramp else 1.0
         rate = self.context.learning_rate(self.totals.frames - frames) * ramp
         if self.recorder is not None:
             await self.recorder.room()

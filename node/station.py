@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 LeaseCall = Callable[[], Awaitable["pb.LeaseReply | None"]]
 
+BEFORE_THIS_STATION = (-1, "")
 CLOSE_GRACE_S = 10.0
 ADDRESSES_WAIT_S = 10.0
 
@@ -167,7 +168,7 @@ class Station:
     async def carry_on(self, moments: dict[str, np.ndarray], steps_taken: int) -> None:
         """Begin with the optimizer's state of the stage before, of `optimizer_state`, instead of what was saved on disk."""
         await self._engine.run(Priority.STEP, partial(self.local.restore, moments, steps_taken, weights=False))
-        self._fresh = False
+        self._opened = BEFORE_THIS_STATION
 
     def stand_by(self, context: RoundContext) -> None:
         """Keep the adopted base ready, and the addresses that a promotion would need."""
@@ -199,7 +200,7 @@ class Station:
         boundary = no_boundary if context.is_first else self._boundary
         replica = Replica(self.local, self._engine, context, self._event, ramp=self._late, boundary=boundary)
         self._leases, self._resumed = FeederTotals(), []
-        await self._committer.open(replica, await self._resume(replica))
+        await self._committer.open(replica, await self._begin_with(replica))
         self._before = (self._engine.busy_s, replica.totals.frames)
         self._edges.begin_round()
         self.serving = Serving(context, replica, downstream, self._edges)
@@ -210,6 +211,17 @@ class Station:
         self._event(
             "ready", round=context.round, stage=context.stage, base=context.base_cid, weights_sha256=self.weights_sha256.hex()
         )
+
+    async def _begin_with(self, replica: Replica) -> bytes:
+        """As `_resume`; where nothing is resumed, without moments that the coordinator would not take."""
+        before = self.local.steps_taken
+        link = await self._resume(replica)
+        if not link and self.local.steps_taken == before and (why := self._committer.stale(replica)):
+            await self._engine.run(Priority.STEP, self.local.forget_moments)
+            replica.ramp = self._late = True
+            logger.info("round %d begins without the optimizer's moments: %s", replica.context.round, why)
+            self._event("moments_dropped", round=replica.context.round, stage=replica.context.stage, reason=why)
+        return link
 
     async def _resume(self, replica: Replica) -> bytes:
         """Go on where an earlier process of this member was, or where we were before our place was given up and back.

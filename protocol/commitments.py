@@ -23,6 +23,8 @@ from protocol.merkle import merkle_root
 DIGEST_BYTES = 32
 WEIGHTS, MOMENTS = "weights.", "moments."
 """What the names of a state's tensors begin with."""
+MOMENTS_ROUNDS = 2
+"""A chain begins without moments of the optimizer, or with some that its member has committed to, so many rounds ago at most."""
 
 
 def tensors_digest(tensors: Mapping[str, np.ndarray]) -> bytes:
@@ -53,6 +55,10 @@ class TensorsDigest:
 
     def digest(self) -> bytes:
         return self._hash.digest()
+
+
+NO_MOMENTS = tensors_digest({})
+"""The digest of an optimizer's moments before its first step."""
 
 
 def state_digests(base: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> tuple[bytes, bytes]:

@@ -20,6 +20,7 @@ class Cheats(StrEnum):
     LATE = "one late step of each round, another one each time"
     LAST = "the last step of each round"
     FIRST = "one pass of the first step of each round"
+    BEGINNING = "the state that the first step of each round leads to"
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Scene:
 def met_in_round(scene: Scene) -> float:
     """Arithmetic: the chance that a round's false work is drawn in that round.
 
-    With each step drawn with p: everywhere 1 - (1 - a)(1 - p)^S, a late step p, the last step p and, where nothing was drawn
-    before, p once more; one pass of the first step a k / M.
+    With each step drawn with p: everywhere 1 - (1 - a)(1 - p)^(S + 1), a late step p, the last step p and, where no late one was
+    drawn before, p once more; one pass of the first step a k / M, its state p.
     """
     rates, steps = scene.rates, scene.rates.steps
     if steps < 3:
@@ -50,13 +51,15 @@ def met_in_round(scene: Scene) -> float:
     last = p + (1 - p) * not_before * closing
     match scene.cheats:
         case Cheats.EVERYWHERE:
-            return 1 - (1 - a) * (1 - p) ** (steps - 1) * (1 - closing)
+            return 1 - (1 - a) * (1 - p) ** steps * (1 - closing)
         case Cheats.LAST:
             return last
         case Cheats.LATE:
             return ((steps - 2) * p + last) / (steps - 1)
         case Cheats.FIRST:
             return a * min(1.0, rates.microbatches / scene.passes)
+        case Cheats.BEGINNING:
+            return p
 
 
 def met(scene: Scene, secret: bytes, member: int, round: int) -> bool:
@@ -78,6 +81,8 @@ def met(scene: Scene, secret: bytes, member: int, round: int) -> bool:
             if draw.microbatches and (
                 scene.cheats is Cheats.EVERYWHERE or (scene.cheats is Cheats.FIRST and 0 in draw.microbatches)
             ):
+                return True
+            if draw.step and scene.cheats in (Cheats.EVERYWHERE, Cheats.BEGINNING):
                 return True
         elif draw.step:
             opened = True

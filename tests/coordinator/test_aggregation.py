@@ -201,6 +201,19 @@ def test_a_bad_update_changes_nothing_and_is_named(tmp_path: Path, kind: str) ->
     assert outcome.kinds == {"bad": KINDS[kind]} and outcome.outcomes["bad"] == "refused"
 
 
+def test_an_update_that_comes_twice_under_two_names_counts_once(tmp_path: Path) -> None:
+    base = put(tmp_path, "base", draw_tensors(0)).path
+    good = [put(tmp_path, f"good{index}", draw_tensors(index, 0.01)) for index in range(4)]
+    copy = put(tmp_path, "copy", draw_tensors(2, 0.01))
+    without = run(tmp_path, base, None, good, "without")
+    late, early = run(tmp_path, base, None, [*good, copy], "late"), run(tmp_path, base, None, [copy, *good], "early")
+    assert late.sha256 == early.sha256 == without.sha256
+    assert late.refused == [("copy", "it is the update of good2, bit for bit")] and late.kinds == {"copy": "copy"}
+    assert early.kinds == {"good2": "copy"}, "whose work it is cannot be told"
+    still = [put(tmp_path, f"still{index}", {name: value * 0 for name, value in draw_tensors(1).items()}) for index in range(2)]
+    assert run(tmp_path, base, None, still, "still").refused == [], "two that could not move are no copies"
+
+
 def test_a_claim_of_frames_beyond_the_round_has_no_effect(tmp_path: Path) -> None:
     base = put(tmp_path, "base", draw_tensors(0)).path
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.audit_draw import Able, Rates, fraction, on_close, on_commit, ranked, seed_of, witnesses
-from coordinator.audit_rates import CLEARED_BY, GONE_ALLOWED, Kind, Outcome, Standing, class_alarm, rates_of
+from coordinator.audit_rates import CLEARED_BY, GONE_ALLOWED, SILENCES_ALLOWED, Kind, Outcome, Standing, class_alarm, rates_of
 from coordinator.audit_secret import AuditSecrets, commitment_of
 from protocol.identity import MemberKey
 
@@ -35,11 +35,22 @@ def test_each_part_of_a_draw_is_as_frequent_as_its_rate() -> None:
     rounds = 1500
     for number in range(rounds):
         first += bool(on_commit(seed_of(secret, link(number)), 1, range(8), rates).microbatches)
-        drawn = [on_commit(seed_of(secret, link(10_000 + 7 * number + step)), step, range(8), rates) for step in range(2, 6)]
+        drawn = [on_commit(seed_of(secret, link(10_000 + 7 * number + step)), step, range(8), rates) for step in range(1, 6)]
         late += any(one.step for one in drawn)
     # Five standard deviations of a share over so many rounds.
     for share in (first / rounds, late / rounds):
         assert abs(share - 0.3) < 5 * (0.3 * 0.7 / rounds) ** 0.5
+
+
+def test_each_step_is_drawn_as_a_whole_as_often_as_every_other_and_the_first_one_beside_its_passes() -> None:
+    rates = Rates(1.0, 1, 4)
+    counts = [0] * 5
+    for number in range(2000):
+        for step in range(1, 5):
+            draw = on_commit(seed_of(b"s", link(4 * number + step)), step, range(5), rates)
+            assert len(draw.microbatches) == (step == 1)
+            counts[step] += draw.step
+    assert counts[0] == 0 and min(counts[1:]) > 410 and max(counts) < 590
 
 
 def test_every_microbatch_of_a_first_step_is_drawn_as_often() -> None:
@@ -54,7 +65,7 @@ def test_every_microbatch_of_a_first_step_is_drawn_as_often() -> None:
     seed=seeds, step=st.integers(0, 20), ids=st.lists(st.integers(0, 2**63), unique=True, max_size=12), steps=st.integers(1, 9),
     audited=st.floats(0, 1), microbatches=st.integers(0, 4),
 )  # fmt: skip
-def test_a_draw_names_committed_microbatches_of_the_first_step_and_late_steps_only(
+def test_a_draw_names_committed_microbatches_of_the_first_step_only_and_never_the_beginning(
     seed: bytes, step: int, ids: list[int], steps: int, audited: float, microbatches: int
 ) -> None:
     rates = Rates(audited, microbatches, steps)
@@ -64,7 +75,7 @@ def test_a_draw_names_committed_microbatches_of_the_first_step_and_late_steps_on
     assert set(draw.microbatches) <= set(ids) and len(draw.microbatches) <= microbatches
     if step != 1:
         assert not draw.microbatches
-    if step < 2 or audited == 0:
+    if step < 1 or audited == 0 or not ids:
         assert not draw.step
 
 
@@ -105,6 +116,9 @@ def test_a_suspicion_ends_after_audits_that_pass_in_a_row_and_a_lapse_is_neither
         standing = standing.after(outcome, round, "why")
         if outcome is Outcome.PASSED:
             row += 1
+        elif outcome is Outcome.SILENT:
+            row = 0 if standing.silent else row
+            assert not standing.silent or standing.suspected == "why"
         elif outcome is Outcome.LAPSED:
             assert standing == before, "nobody's doing"
         else:
@@ -125,6 +139,28 @@ def test_new_and_suspected_members_are_audited_always_and_the_others_at_their_ra
     assert (audited(new), audited(normal), audited(suspected)) == (1.0, 0.25, 1.0)
     assert audited(suspected, rate=0) == audited(new, rate=0) == 0.0
     assert not suspected.must_go and suspected.after(Outcome.NOT_OPENED, 4, "again").must_go
+
+
+def test_what_was_drawn_of_one_step_and_did_not_come_is_one_fault() -> None:
+    standing = Standing()
+    for _ in range(3):
+        standing = standing.after(Outcome.NOT_OPENED, 1, "too slow", step=1)
+    assert standing.suspected and not standing.must_go
+    assert standing.after(Outcome.NOT_OPENED, 1, "too slow", step=2).must_go
+    assert standing.after(Outcome.NOT_OPENED, 2, "too slow", step=1).must_go
+
+
+@given(words=st.lists(st.booleans(), max_size=12))
+def test_a_witness_is_silent_after_silences_in_a_row_until_its_own_audits_clear_it(words: list[bool]) -> None:
+    standing, row = Standing(), 0
+    for answers in words:
+        standing = standing.answered() if answers else standing.after(Outcome.SILENT, 1, "no answer")
+        row = 0 if answers else row + 1
+        assert bool(standing.silent) == (row > SILENCES_ALLOWED) and not standing.must_go
+        assert not standing.silent or standing.kind(0) is Kind.SUSPECTED
+    for number in range(CLEARED_BY):
+        standing = standing.after(Outcome.PASSED, 2 + number, "")
+    assert not standing.silent and not standing.suspected
 
 
 def test_a_member_that_is_always_gone_when_it_is_audited_is_left_out_until_it_has_made_up_for_it() -> None:
@@ -162,9 +198,11 @@ def test_two_openings_left_out_far_apart_are_no_reason_to_go() -> None:
 
 def test_a_class_that_fails_as_a_whole_raises_an_alarm_and_one_cheat_in_it_does_not() -> None:
     honest = [("cpu", f"m{number}", True) for number in range(8)]
-    assert class_alarm([*honest, ("cpu", "cheat", False), ("cpu", "cheat", False), ("cpu", "cheat", False)], {}) == {}
+    assert class_alarm([*honest, ("cpu", "cheat", False), ("cpu", "cheat", False), ("cpu", "cheat", False)], {}, {}) == {}
     broken = [("gpu", f"g{number}", number > 2) for number in range(5)]
-    assert list(class_alarm([*honest, *broken], {"gpu": 5})) == ["gpu"]
+    assert list(class_alarm([*honest, *broken], {"gpu": 5}, {})) == ["gpu"]
+    # Three of one operator, who says of them that they are of a class, are one that cheats.
+    assert class_alarm([*honest, *broken], {"gpu": 5}, {"g0": "mallory", "g1": "mallory"}) == {}
     # The same three in a large class are three that cheat, even where nobody else was audited yet.
-    assert class_alarm(broken[:3], {"gpu": 12}) == {}
-    assert class_alarm([("tpu", "t", False)], {}) == {}  # one member says nothing about a class
+    assert class_alarm(broken[:3], {"gpu": 12}, {}) == {}
+    assert class_alarm([("tpu", "t", False)], {}, {}) == {}  # one member says nothing about a class

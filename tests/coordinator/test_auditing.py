@@ -18,6 +18,7 @@ from forked_core import KEY
 
 from common.errors import Code
 from coordinator import auditing
+from coordinator.audit_draw import on_commit
 from coordinator.audit_secret import AuditSecrets
 from coordinator.audit_state import Kind
 from coordinator.evidence import Evidence, read_evidence
@@ -25,6 +26,7 @@ from coordinator.evidence_check import Outcome
 from coordinator.referee_child import RefereeChild
 from coordinator.retention import retained_by
 from coordinator.rounds import Phase
+from protocol.commitments import NO_MOMENTS, tensors_digest
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import member_id
 from protocol.messages import signed_header
@@ -35,12 +37,17 @@ AUDIT = "rate = 1.0\ncanaries = 0.0\nopening_s = 20\nwitness_s = 10"
 
 
 async def first_step(house: House, replicas: list[Replica]) -> tuple[Replica, list[int], pb.CommitReply]:
-    """A replica of stage 0 commits to its first inner step."""
+    """A replica of stage 0 commits to its first inner step, of which passes alone are drawn."""
     prover = replicas[0]
     identifiers = await prover.lease()
     await prover.commit(prover.next_commit([]))
-    reply = await prover.commit(prover.next_commit([prover.record(one) for one in identifiers]))
-    return prover, identifiers, reply
+    commit = prover.next_commit([prover.record(one) for one in identifiers])
+    intake = house.pieces.auditing.intake
+    while on_commit(intake.seed(1, commit.link), 1, identifiers, intake.rates(prover.id)).step:
+        prover.moved = {name: value + np.float32(1e-5) for name, value in prover.moved.items()}
+        commit.update_digest = tensors_digest(prover.moved)
+        prover.link(commit)
+    return prover, identifiers, await prover.commit(commit)
 
 
 def evidence_of(house: House, member: str) -> Evidence:
@@ -140,6 +147,47 @@ def test_the_weights_that_the_referee_takes_are_fetched_beside_the_event_loop(
     within(tmp_path, body, audit=AUDIT, membership="per_operator = 4")
 
 
+async def quiet(house: House, replicas: list[Replica], seconds: int) -> None:
+    """Time goes by in which all members are there."""
+    for _ in range(seconds // 2):
+        house.clock.now += 2
+        for one in replicas:
+            await one.watch()
+
+
+def test_a_witness_that_is_silent_again_and_again_is_asked_no_more_and_suspected_and_never_quarantined(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        prover, witness, *others = await opened_round(house)
+        loop, audit = house.pieces.auditing.loop, house.state.audit
+        await prover.commit(prover.next_commit([]))
+        identifiers = await prover.lease()
+        commit = prover.next_commit([prover.record(one) for one in identifiers])
+        reply = await prover.commit(commit)
+        assert sorted(reply.open_microbatches) == identifiers
+        asked = []
+        for microbatch in identifiers:
+            for kind in (pb.PASS_INPUT, pb.PASS_OUTPUT):
+                assert (await prover.open(kind, microbatch)).accepted
+            await loop.step()
+            (one,) = [one for one in audit.audits.values() if one.microbatch == microbatch]
+            asked.append(one)
+            assert one.witness == witness.id and not audit.standing(witness.id).suspected
+            await quiet(house, [prover, witness, *others], 12)
+            await loop.step()
+            assert "no answer of the witness" in one.escalated
+        standing = audit.standing(witness.id)
+        assert standing.silent and "no answer" in standing.suspected
+        assert house.pieces.auditing.intake.rates(witness.id).audited == 1.0
+        assert not audit.quarantined and witness.id not in audit.excluded
+        again = await house.restarted()
+        assert again.state.audit.standing(witness.id) == standing
+        house.pieces = again.pieces
+        asked[0].escalated = asked[0].witness = ""
+        assert house.pieces.auditing.loop._able(asked[0]) == [], "its word is not asked for any more"
+
+    within(tmp_path, body, audit=AUDIT + "\nmicrobatches = 2")
+
+
 def test_no_witness_of_the_same_operator_is_asked(tmp_path: Path) -> None:
     async def body(house: House) -> None:
         prover, _, reply = await first_step(house, await opened_round(house, ("a", "a", "a", "a")))
@@ -187,9 +235,12 @@ def test_a_member_that_is_there_and_does_not_open_is_left_out_and_in_the_end_qua
         (ended,) = house.state.audit.ended
         assert ended["outcome"] == "not opened" and house.state.audit.standing(prover.id).suspected
         assert prover.id not in house.state.audit.quarantined
-        await prover.commit(prover.next_commit([prover.record(one) for one in await prover.lease()]))
-        drawn_late = [one for one in house.state.audit.audits.values() if one.kind is Kind.STEP]
-        assert drawn_late, "a suspected member of two steps has its second one opened"
+        identifiers = await prover.lease()
+        for number in range(16):
+            await prover.commit(prover.next_commit([prover.record(identifiers[0] + number)]))
+            if drawn_late := [one for one in house.state.audit.audits.values() if one.kind is Kind.STEP]:
+                break
+        assert drawn_late, "each step of a suspected member that takes two is drawn with a half"
         for _ in range(12):
             house.clock.now += 2
             for one in replicas:
@@ -263,6 +314,69 @@ def test_what_a_neighbour_found_odd_has_a_member_audited_and_is_no_fault_of_its(
         assert house.pieces.auditing.intake.rates(accused.id).audited == 1.0
 
     within(tmp_path, body, audit=AUDIT)
+
+
+def test_a_chain_begins_with_moments_that_were_committed_to_or_with_none(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        replicas = await opened_round(house)
+        prover, other = replicas[0], replicas[1]
+
+        async def begin(member: Replica, moments: bytes) -> None:
+            member.commits = []
+            commit = member.next_commit([])
+            commit.moments_digest = moments
+            member.link(commit)
+            await member.commit(commit)
+
+        forged = hashlib.sha256(b"moments that point where I like").digest()
+        assert await refused(begin(prover, forged)) is Code.COMMIT_REFUSED
+        await begin(prover, NO_MOMENTS)
+        await prover.commit(prover.next_commit([prover.record(one) for one in await prover.lease()]))
+        trained = prover.commits[-1].moments_digest
+        for round in range(2, 6):
+            house.pieces.core.emit("phase", phase=Phase.PREPARING.value, reason="for the test", round=round)
+            again = await house.restarted()
+            house.pieces = again.pieces
+            for one in replicas:
+                one.house, one.view.round = again, round
+            if round == 2:
+                assert await refused(begin(other, trained)) is Code.COMMIT_REFUSED, "these are another's"
+                await begin(other, NO_MOMENTS)
+                continue
+            if round == 3:
+                await begin(prover, trained)
+            if round == 5:
+                assert await refused(begin(other, trained)) is Code.COMMIT_REFUSED
+                await begin(prover, trained)
+
+    within(tmp_path, body, audit=AUDIT)
+
+
+def test_a_new_member_is_audited_for_certain_then_at_the_rate_and_a_suspected_one_for_certain_again(tmp_path: Path) -> None:
+    async def body(house: House) -> None:
+        replicas = await opened_round(house)
+        prover, neighbour, state = replicas[0], replicas[2], house.state
+
+        async def drawn_of(round: int) -> list[int]:
+            """The passes that are drawn of the prover's first step in a round."""
+            house.pieces.core.emit("phase", phase=Phase.PREPARING.value, reason="for the test", round=round)
+            prover.view.round, prover.commits = round, []
+            await prover.commit(prover.next_commit([]))
+            reply = await prover.commit(prover.next_commit([prover.record(number) for number in range(4)]))
+            return list(reply.open_microbatches)
+
+        for round in (2, 3):
+            assert len(await drawn_of(round)) == 1, "new members are audited for certain"
+            for one in list(state.audit.audits.values()):
+                words = [(prover.id, "passed", "")]
+                house.pieces.core.emit("audit_ended", id=one.id, outcome="passed", reason="", standings=words)
+        assert await drawn_of(4) == [], "the rate is one in a million"
+        report = pb.MemberReport(round=4, generation=neighbour.entry.generation, stage=1)
+        report.oddities.add(member_id=prover.id, microbatch_id=1, what="hidden", reason="its norm")
+        await house.ask(neighbour.key, "watch", pb.WatchRequest(report=report))
+        assert len(await drawn_of(5)) == 1, "suspected ones are audited for certain"
+
+    within(tmp_path, body, audit="rate = 0.000001\nnew_rounds = 2\ncanaries = 0.0")
 
 
 async def refused(calling: Any) -> Code:

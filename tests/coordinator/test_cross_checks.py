@@ -177,6 +177,9 @@ def test_every_audit_comes_to_an_end_and_nobody_is_blamed_for_being_gone(audit: 
         assert not audit.missing and known.base_kept
     if action.do is Do.PASS:
         assert audit.verified
+    if action.silent:
+        assert action.do in (Do.PASS, Do.ESCALATE) and audit.witness and known.witness_there and known.current
+        assert now - max(audit.asked_at, known.going_since) >= LIMITS.witness_s, "it had its time"
 
 
 def test_the_referee_first_looks_where_somebody_must_be_wrong_and_then_at_the_oldest_work() -> None:

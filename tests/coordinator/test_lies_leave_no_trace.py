@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited_members import LR, Replica, opened_round
-from door_in_process import Aborted, House, within
+from audited_members import LR, Replica, opened_round, stream
+from door_in_process import Aborted, Context, House, within
 from scripted_run import MEMORY
 
 from common.errors import Code
@@ -18,6 +18,7 @@ from coordinator.rounds import Phase
 from protocol.generated import hocket_pb2 as pb
 from protocol.messages import make_signed
 from protocol.openings import opening_tensors
+from protocol.tensor_files import file_parts
 from protocol.tensors import digest_of, encode
 
 AUDIT = "rate = 0.0"
@@ -105,6 +106,14 @@ async def lie_of(member: Replica, lie: str, neighbour: Replica) -> None:
 LIES = ("NOT_FINITE", "NORM", "ZERO", "SHAPE", "CHAIN", "STALE_BASE", "FORK", "EQUIVOCATION")
 
 
+async def replay(house: House, member: Replica) -> None:
+    """Somebody sends again, byte by byte, what a member has handed in."""
+    assert member.handed_in is not None
+    data = b"".join(bytes(part) for part in file_parts(moved(member)))
+    error = await house.refused(house.door.SubmitUpdate(stream(member.handed_in, data), Context()))
+    assert error.code is Code.SIGNATURE_INVALID and "received before" in error.detail
+
+
 def stages_of(lie: str) -> list[str]:
     """The stages after a round of four replicas a stage, of which one of the first stage does what `lie` says."""
     found: list[str] = []
@@ -119,11 +128,14 @@ def stages_of(lie: str) -> list[str]:
         if lie == "honest":
             await train(liar, moved(liar))
         house.pieces.core.emit("phase", phase=Phase.CLOSING.value, reason="for the test")
-        if lie not in ("nothing", "honest"):
+        if lie in LIES:
             await lie_of(liar, lie, neighbour)
             assert house.state.audit.quarantined[liar.id]["kind"] == lie
         for one in replicas if lie == "honest" else honest:
             assert (await one.submit(moved(one))).accepted
+            if lie == "REPLAY":
+                await replay(house, one)
+                assert not house.state.audit.quarantined, "nobody has signed anything false"
         found.extend(await end_of_round(house, honest))
         assert set(house.state.audit.quarantined) <= {liar.id}
 
@@ -136,5 +148,5 @@ def test_a_proved_lie_leaves_the_version_as_it_is_without_its_member() -> None:
     without = stages_of("nothing")
     honest = stages_of("honest")
     assert honest[0] != without[0] and honest[1] == without[1], "an update that counts would show"
-    for lie in LIES:
+    for lie in (*LIES, "REPLAY"):
         assert stages_of(lie) == without, lie

@@ -50,12 +50,17 @@ def keeper(node: Any, folder: Path, plan: SavePlan | None = None) -> ProgressKee
     return ProgressKeeper(folder / f"{node.peer_id}", node.local, node.engine, node.event, plan=plan)
 
 
+async def committed() -> bytes:
+    """The link of a step that the coordinator has."""
+    return bytes.fromhex(SHA256)
+
+
 async def save(chain: Any, folder: Path) -> None:
     """What stations do at a boundary."""
     for node in chain.nodes:
         keeping = keeper(node, folder)
         leases = node.feeder.totals.leases if node.feeder is not None else []
-        await keeping.at_boundary(node.replica, SHA256, [], leases)
+        await keeping.at_boundary(node.replica, SHA256, [], leases, committed)
         await keeping.close()
 
 
@@ -280,8 +285,13 @@ def test_what_may_be_taken_up(harness: ModuleType) -> None:
         return usable(progress(**changes), context, SHA256)[0]
 
     assert use() is Use.ALL and use(generation=3) is Use.ALL
-    for other in ({"round": 2}, {"base_cid": "c"}, {"weights_sha256": "cd" * 32}, {"generation": 4}):
-        assert use(**other) is Use.MOMENTS
+    link = {"chain_link": "ab" * 32}
+    for other in ({"round": 0}, {"base_cid": "c"}, {"weights_sha256": "cd" * 32}, {"generation": 4}):
+        assert use(**other, **link) is Use.MOMENTS
+        assert use(**other) is Use.NOTHING, "the coordinator has no commit to them"
+    late = replace(context, round=4)
+    assert usable(progress(**link), late, SHA256)[0] is Use.NOTHING, "and to these it has none any more"
+    assert usable(progress(**link), replace(late, round=3), SHA256)[0] is Use.MOMENTS
     for foreign in ({"run_id": "r"}, {"member_id": "n"}, {"stage": 0}, {"stages": 3}, {"steps_taken": 0}):
         assert use(**foreign) is Use.NOTHING
     asyncio.run(_close(chain))

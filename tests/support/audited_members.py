@@ -12,7 +12,7 @@ from core_members import RUN_ID
 from door_in_process import Context, House, join_request
 from forked_core import KEY, SHAPES
 
-from protocol.commitments import ChainStart, link_of, tensors_digest
+from protocol.commitments import NO_MOMENTS, ChainStart, link_of, tensors_digest
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, PeerKey
 from protocol.messages import open_signed
@@ -39,6 +39,7 @@ class Replica:
     moved: dict[str, np.ndarray] = field(default_factory=dict)
     given: dict[str, str] = field(default_factory=dict)
     leased: dict[int, pb.LeasedRows] = field(default_factory=dict)
+    handed_in: pb.Signed | None = None
 
     def __post_init__(self) -> None:
         self.key = MemberKey.from_seed(bytes([self.number]) * 32)
@@ -90,7 +91,7 @@ class Replica:
         commit = pb.StepCommit(
             round=self.view.round, generation=self.entry.generation, stage=self.stage, step=step,
             previous=self.commits[-1].link if step else b"", update_digest=tensors_digest(moved),
-            moments_digest=hashlib.sha256(b"moments").digest(), records=records,
+            moments_digest=hashlib.sha256(b"moments").digest() if step else NO_MOMENTS, records=records,
             frames=sum(one.frames for one in records), lr=LR if step else 0.0,
         )  # fmt: skip
         self.moved = moved
@@ -184,6 +185,7 @@ class Replica:
         signed = self.house.signed(
             self.key, "submit_update", head, round=head.round, base_cid=head.base_cid, stage=head.stage
         )  # fmt: skip
+        self.handed_in = signed
         reply = await self.house.door.SubmitUpdate(stream(signed, data), Context())
         return self.opened("submit_update", reply, pb.UpdateReceipt)
 

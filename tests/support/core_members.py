@@ -14,7 +14,7 @@ import forked_core as child
 import numpy as np
 from google.protobuf.message import Message
 
-from protocol.commitments import ChainStart, link_of, tensors_digest
+from protocol.commitments import NO_MOMENTS, ChainStart, link_of, tensors_digest
 from protocol.generated import hocket_pb2 as pb
 from protocol.identity import MemberKey, PeerKey
 from protocol.manifest import VersionManifest, read_manifest
@@ -272,7 +272,7 @@ class Member:
         for step, digest in enumerate((zeros, tensors_digest(tensors))):
             made = pb.StepCommit(
                 round=self.view.round, generation=entry.generation, stage=entry.stage, step=step, previous=link,
-                update_digest=digest, moments_digest=hashlib.sha256(b"moments").digest(),
+                update_digest=digest, moments_digest=hashlib.sha256(b"moments").digest() if step else NO_MOMENTS,
             )  # fmt: skip
             if step:
                 made.lr, made.frames = 0.01, sum(self.round.microbatches.values())
