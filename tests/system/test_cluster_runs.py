@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_logs import refused_moments
 
 from benchmarks.cluster_row import write_dataset
 from benchmarks.workload import Workload
@@ -88,6 +89,7 @@ def test_under_churn_all_that_stay_end_with_the_bit_same_version(tmp_path: Path,
     assert members[report["recoveries"][1]["process"]] in took_part, "the frozen one did not come back"
     assert len(report["paths"]["pids"]) >= 3 and report["paths"]["incomplete"] == []
     assert (out / "report.json").is_file()
+    assert refused_moments(out) == []
 
 
 def test_a_worker_that_is_cut_off_is_left_and_comes_back(tmp_path: Path, data: Path) -> None:
@@ -123,6 +125,7 @@ def test_a_coordinator_killed_while_it_aggregates_goes_on_and_loses_nothing(tmp_
     for worker in ("worker-0", "worker-1"):  # with a new engine each round, and the optimizer's state of the round before
         events = read_events(tmp_path / "run" / worker / "events.jsonl")
         assert {event["round"] for event in events if event["event"] == "engine_recycled"} >= {2, 3}
+        assert not [event for event in events if event["event"] in ("moments_dropped", "commit_refused")]
     assert [entry["round"] for entry in report["rounds"]] == [1, 2, 3]
     assert report["acked_updates"] == 6 and report["acked_updates_lost"] == 0
     assert report["unexpected_ends"] == []

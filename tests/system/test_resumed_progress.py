@@ -7,6 +7,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from event_logs import refused_moments
 
 from benchmarks.cluster_row import write_dataset
 from benchmarks.workload import Workload
@@ -60,6 +61,7 @@ def test_workers_killed_after_a_saved_step_go_on_in_the_same_round(tmp_path: Pat
             assert acked_updates_lost(worker_logs(cluster.workers), manifests) == []
 
         first, second = status["rounds"]
+        assert refused_moments(tmp_path) == []
         assert [stage["accepted"] for entry in (first, second) for stage in entry["stages"]] == [1, 1, 1, 1]
         assert first["duplicate_microbatches"] == second["duplicate_microbatches"] == 0
         assert 0 < first["frames"] <= first["target_frames"] * 1.1

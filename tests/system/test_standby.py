@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_logs import refused_moments
 
 from benchmarks.cluster_row import write_dataset
 from benchmarks.workload import Workload
@@ -54,6 +55,7 @@ def test_a_standby_is_promoted_within_a_second_and_a_woken_replica_is_fenced_and
     report = run_to_the_end(run_simulation(settings, out, Quiet()))
     assert report["missed_plan_steps"] == [] and report["unexpected_ends"] == []
     assert report["acked_updates_lost"] == 0 and report["duplicate_microbatches"] == 0
+    assert refused_moments(out) == []
 
     logs = {f"worker-{number}": list(read_events(out / f"worker-{number}" / "events.jsonl")) for number in range(4)}
     members = {named(log, "started")[0]["member_id"]: name for name, log in logs.items()}
