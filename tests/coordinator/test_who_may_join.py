@@ -103,6 +103,26 @@ def test_a_ban_puts_a_member_out_until_it_is_lifted(tmp_path: Path, peer_keys: l
     within(tmp_path, body)
 
 
+@pytest.mark.parametrize("one_hand", ["range", "operator"])
+def test_one_hand_with_many_keys_gets_one_place_at_each_stage(one_hand: str, tmp_path: Path, peer_keys: list[PeerKey]) -> None:
+    """A20 at the door: the address is the one that the call comes from, the operator the one that is named."""
+
+    async def body(house: House) -> None:
+        for number in range(5):
+            address = f"ipv4:8.8.8.{number}:4000" if one_hand == "range" else f"ipv4:{45 + number}.0.0.1:4000"
+            operator = f"hand {number}" if one_hand == "range" else ("Mallory", " mallory")[number % 2]
+            request = join_request(KEYS[number], peer_keys[number], operator=operator)
+            await house.ask(KEYS[number], "join", request, address)
+            await house.pieces.driver.step()
+        stages = [house.state.members[KEYS[number].member_id].stage for number in range(5)]
+        assert sorted(str(stage) for stage in stages) == ["0", "1", "None", "None", "None"]
+        await house.ask(KEYS[5], "join", join_request(KEYS[5], peer_keys[5], operator="another"), "ipv4:99.0.0.1:4000")
+        await house.pieces.driver.step()
+        assert house.state.members[KEYS[5].member_id].stage is not None
+
+    within(tmp_path, body)
+
+
 def test_a_quarantined_member_is_kept_out_with_the_evidence_until_it_is_pardoned(
     tmp_path: Path, peer_keys: list[PeerKey]
 ) -> None:
