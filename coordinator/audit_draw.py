@@ -86,7 +86,7 @@ def on_commit(seed: bytes, step: int, identifiers: Sequence[int], rates: Rates, 
     # The passes of a first step say nothing of the state that it has led to, so it is drawn as a whole like any other.
     whole = (first and resumed) or fraction(seed, "step") < rates.each_step
     if whole:
-        reasons.append("the first step after what was resumed is drawn" if resumed and step == FIRST_STEP else f"step {step} is drawn")
+        reasons.append(f"step {step} is drawn" + (", the first one after what was resumed" if first and resumed else ""))
     return Draw(chosen, whole, "; ".join(reasons)) if reasons else Draw()
 
 

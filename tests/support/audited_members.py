@@ -199,8 +199,8 @@ def going_on(replica: Replica, part: int, before: list[pb.StepCommit], **fields:
     step = len(before)
     commit = pb.StepCommit(
         round=replica.view.round, generation=replica.entry.generation, stage=replica.stage, step=step, part=part,
-        previous=before[-1].link if before else b"", moments_digest=hashlib.sha256(b"moments").digest(),
-        lr=LR if step else 0.0,
+        previous=before[-1].link if before else b"", lr=LR if step else 0.0,
+        moments_digest=hashlib.sha256(b"moments").digest() if before or fields.get("previous") else NO_MOMENTS,
     )  # fmt: skip
     records = fields.pop("records", [])
     commit.records.extend(records)

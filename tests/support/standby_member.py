@@ -61,6 +61,6 @@ class Standby:
 
     async def close(self) -> None:
         await self.station.close()
-        await self.committer.end()
+        await self.committer.end(0.0)
         await self.carrier.close()
         self.engine.close()
