@@ -244,8 +244,8 @@ def test_what_hardly_went_in_is_called_trimmed(tmp_path: Path) -> None:
 
 
 def test_few_frames_are_left_out_with_the_reason(tmp_path: Path) -> None:
-    submitted = [put(tmp_path, name, draw_tensors(1, 0.01), frames) for name, frames in
-                 (("a", 1000), ("b", 800), ("c", 199), ("d", 200), ("e", 0))]  # fmt: skip
+    submitted = [put(tmp_path, name, draw_tensors(number, 0.01), frames) for number, (name, frames) in
+                 enumerate((("a", 1000), ("b", 800), ("c", 199), ("d", 200), ("e", 0)))]  # fmt: skip
     checked = check_updates(submitted, 1.0, TENSORS)
     # The median of those that trained at all (1000, 800, 200, 199) is 500.
     assert [one.member for one in checked.sound] == ["a", "b", "c", "d"] and [member for member, _ in checked.refused] == ["e"]
