@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 from audited_members import Replica, opened_round
 from door_in_process import House, within
 
-from coordinator import referee
 from coordinator.audit_state import Audit, Kind
+from coordinator.referee_child import RefereeChild
 from protocol.generated import hocket_pb2 as pb
 
 AUDIT = "rate = 1.0\ncanaries = 1.0\nopening_s = 20\nwitness_s = 10"
@@ -27,19 +26,16 @@ class Child:
         self.wrong: set[str] = set()
         self.asked: list[dict[str, Any]] = []
 
-    async def run_once(self, command: Any, log: Path, *, limit_s: float, output: Path) -> None:
-        lines = []
-        for job in json.loads(Path(command[-1]).read_text())["jobs"]:
-            self.asked.append(job)
-            verdicts = {name: {"ok": name not in self.wrong, "reason": "the referee's word"} for name in job["outputs"]}
-            lines.append(json.dumps({"id": job["id"], "verdicts": verdicts}))
-        output.write_text("\n".join(lines) + "\n")
+    async def do(self, job: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(job)
+        verdicts = {name: {"ok": name not in self.wrong, "reason": "the referee's word"} for name in job["outputs"]}
+        return {"id": job["id"], "verdicts": verdicts}
 
 
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> Child:
     made = Child()
-    monkeypatch.setattr(referee, "run_once", made.run_once)
+    monkeypatch.setattr(RefereeChild, "do", lambda _, job: made.do(job))
     return made
 
 
