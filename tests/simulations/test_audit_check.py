@@ -93,7 +93,7 @@ class Court:
             signed=[*promised, *heads], files=opened,
             drawn=DrawnBy(
                 link=chain[step].link.hex(), step=step, microbatch=None if kind == "STEP" else 10, audited=1.0, microbatches=4,
-                steps=2,
+                steps=1,
             ),
             audit_commitment=COMMITMENT, device_class="cpu-x86_64-float32", by="referee", statistics={"hidden.median": 0.1},
             settings=TERMS,
