@@ -15,7 +15,7 @@ from simulations.attacks.base import Attack, Bar
 
 @dataclass(frozen=True)
 class Equivocation(Attack):
-    """The member commits to another output than the one that it has sent on and signed."""
+    """The member commits to another output than the one that it has sent on and signed; in the last stage to another input."""
 
     number: ClassVar = "A21"
     name: ClassVar = "equivocation"
@@ -25,11 +25,11 @@ class Equivocation(Attack):
         """What is committed to. Pure."""
         false = pb.MicrobatchRecord()
         false.CopyFrom(honest)
-        # A stage sends on hidden states or, the last one, returns a gradient: whichever another member has seen.
+        # Either is in a request that its sender has signed and its receiver keeps; a gradient that goes back is in none.
         if honest.gradient_in:
             false.output = hashlib.sha256(honest.output).digest()
         else:
-            false.gradient_out = hashlib.sha256(honest.gradient_out).digest()
+            false.input = hashlib.sha256(honest.input).digest()
         return false
 
 

@@ -124,8 +124,8 @@ def test_false_submissions_contradict_what_was_signed() -> None:
 
 def test_false_commitments_witnesses_and_blocks_differ_from_what_is_true() -> None:
     middle = pb.MicrobatchRecord(id=1, output=b"o" * 32, gradient_in=b"i" * 32, gradient_out=b"g" * 32)
-    last = pb.MicrobatchRecord(id=1, output=b"o" * 32, gradient_out=b"g" * 32)
-    assert Equivocation().record(middle).output != middle.output and Equivocation().record(last).gradient_out != last.gradient_out
+    last = pb.MicrobatchRecord(id=1, input=b"h" * 32, output=b"o" * 32, gradient_out=b"g" * 32)
+    assert Equivocation().record(middle).output != middle.output and Equivocation().record(last).input != last.input
     answer: dict[str, np.ndarray] = {"about": np.arange(3, dtype=np.uint8), "output.hidden": np.ones(3, np.float32)}
     assert not LyingWitness(lazy=True).answer(answer)["output.hidden"].any()
     assert np.array_equal(LyingWitness().answer(answer)["about"], answer["about"])
