@@ -17,7 +17,6 @@ from protocol.commitments import tensors_digest
 from protocol.generated import hocket_pb2 as pb
 from protocol.manifest import MAX_DOCUMENT_BYTES, DatasetManifest, read_manifest
 from swarm.blocks import BlockStore
-from tokenizer.stored_rows import StoredRows
 from tts.collation import collated, cut, travelling
 from tts.config import ModelConfig
 from tts.tempo import vary_tempo
@@ -58,6 +57,9 @@ class LeasedBatches:
     """
 
     def __init__(self, manifest: DatasetManifest, get_bytes: Callable[[str], bytes], config: ModelConfig, seed: int) -> None:
+        # Reads shards by pyarrow, which a coordinator that compares nothing does without.
+        from tokenizer.stored_rows import StoredRows
+
         self._rows = StoredRows(manifest, get_bytes)
         self._languages = tuple(manifest.languages)
         self._config = config
