@@ -40,7 +40,10 @@ def one_thread() -> None:
 
 
 class Auditor(rpc.CoordinatorServicer):
-    """Takes commits, openings and updates; `draw` says what is to be opened of a commit, `refusals` come first."""
+    """Takes commits, openings and updates; `draw` says what is to be opened of a commit, `refusals` come first.
+
+    An opening is answered once `answers` is set.
+    """
 
     def __init__(self, run: str, folder: Path) -> None:
         self.run, self.folder = run, folder
@@ -52,6 +55,8 @@ class Auditor(rpc.CoordinatorServicer):
         self.openings: list[tuple[pb.OpeningHead, dict[str, np.ndarray]]] = []
         self.paths: list[Path] = []
         self.came = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     def _open(self, signed: pb.Signed, method: str) -> tuple[pb.SignedHeader, bytes]:
         return open_signed(
@@ -88,6 +93,7 @@ class Auditor(rpc.CoordinatorServicer):
         self.openings.append((head, read_tensors(path)))
         self.paths.append(path)
         self.came.set()
+        await self.answers.wait()
         return self._sign(header, pb.UpdateReceipt(round=head.round, stage=head.stage, sha256=head.sha256, accepted=True))
 
     async def SubmitUpdate(self, request_iterator: AsyncIterator[pb.UpdateChunk], context: Any) -> pb.Signed:
@@ -367,10 +373,15 @@ def test_what_is_drawn_is_waited_for_before_a_good_bye(harness: ModuleType, tmp_
     async def body(chain: Any, one: Audited) -> None:
         auditor = one.auditor
         auditor.draw = lambda commit: pb.CommitReply(open_step=commit.step == 1)
+        auditor.answers.clear()
         await chain.work()
         await one.committer.settled(lambda: True)
         assert one.committer.owes
-        await one.committer.delivered(60.0)
+        waiting = asyncio.create_task(one.committer.delivered(60.0))
+        await auditor.opened(1)
+        assert one.committer.owes and not waiting.done()
+        auditor.answers.set()
+        await waiting
         assert not one.committer.owes and [head.kind for head, _ in auditor.openings] == [pb.STEP]
 
     audited(harness, tmp_path, body, leases=1)
