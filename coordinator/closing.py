@@ -7,6 +7,7 @@ from typing import Any
 
 from coordinator.leases import due_again, repeated_rows
 from coordinator.ledger import trained
+from coordinator.lost_work import round_lost
 from coordinator.measures import count_microbatches, count_round
 from coordinator.run import RunState
 
@@ -25,9 +26,11 @@ def closed(
         trained; and `due_again`, pairs of a finished lease whose rows must be trained once more, and the reason.
     """
     done = [lease for lease in state.leases.values() if lease.done_at is not None]
+    reports = list(reports)
     counts = count_round(
-        [*state.past_reports, *reports], state.updates.values(), state.stages, sum(lease.frames for lease in done)
-    )
+        [*state.past_reports, *reports], state.updates.values(), state.stages, sum(lease.frames for lease in done),
+        round_lost(state, reports),
+    )  # fmt: skip
     issued = [range(lease.first_microbatch_id, lease.first_microbatch_id + lease.microbatches) for lease in done]
     counts["microbatches"] = count_microbatches(state.updates.values(), issued)
     fates = [state.fate(lease) for lease in state.leases.values()]

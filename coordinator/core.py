@@ -17,6 +17,7 @@ from coordinator.assignment import Candidate, Role, Wanted
 from coordinator.failures import Signs
 from coordinator.journal import Journal
 from coordinator.leases import Sizes, next_range
+from coordinator.lost_work import wanted
 from coordinator.measures import bytes_record, loss_per_code, one_line, report_record
 from coordinator.placement import address_range, lot, same_hand
 from coordinator.rounds import Phase
@@ -85,6 +86,11 @@ class Core:
             self.state.dataset["rows"], self.state.dataset["frames"],
             rounds.frames_per_inner_step, rounds.microbatches_per_inner_step,
         )  # fmt: skip
+
+    @property
+    def wanted_data(self) -> tuple[int, int]:
+        """Rows and frames that this round is to train, with those that make up for what was lost."""
+        return wanted(self.state, self.reports.values(), self.sizes)
 
     def emit(self, kind: str, /, **data: Any) -> None:
         """Journal an event and take it into the state; whoever waits for a higher revision, and the driver, look again."""
@@ -377,7 +383,7 @@ class Core:
                        and one.member == member.member and one.lease_id > request.known_lease_id]  # fmt: skip
             if unheard:
                 return _granted(unheard[0])
-        if state.planned_rows >= state.target_rows:
+        if state.planned_rows >= self.wanted_data[0]:
             return Refused("the round's frames are all leased")
         if sum(lease.member == member.member for lease in state.outstanding) >= LEASES_IN_HAND:
             return Refused(f"{LEASES_IN_HAND} leases are unfinished")

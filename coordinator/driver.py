@@ -154,7 +154,7 @@ class Driver:
             versions_left=rounds.count - state.version,
             base_evaluated=not wants_evaluation(state, core.config),
             planned_rows=state.planned_rows,
-            target_rows=state.target_rows,
+            target_rows=core.wanted_data[0],
             leases_outstanding=len(state.outstanding),
             frames_done=sum(lease.frames for lease in state.leases.values() if lease.done_at is not None),
             prepare_limit_s=self._limit(state.prepare_s, OPEN_SLACK)[0],

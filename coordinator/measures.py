@@ -90,7 +90,7 @@ def loss_per_code(ce: Iterable[float], count: Iterable[int]) -> float | None:
 
 
 def count_round(
-    reports: Iterable[Mapping[str, Any]], updates: Iterable[Update], stages: int, leased_frames: int
+    reports: Iterable[Mapping[str, Any]], updates: Iterable[Update], stages: int, leased_frames: int, lost: int = 0
 ) -> dict[str, Any]:
     """Sum a round's reports.
 
@@ -98,12 +98,13 @@ def count_round(
         reports: the last one of each (member, generation) that served in this round; a superseded one is not summed.
         updates: acknowledged ones; the frames that they state replace those of the same replica's report, which may be older.
         leased_frames: of the leases that their holders report as done.
+        lost: frames that died with replicas, see `lost_work.lost_frames`: no version holds what was learnt from them.
 
     Returns:
-        `frames`: counted where the lease holders and the last stage agree, so the smaller of the two; `loss` per code over the
-        last stage's replicas, `loss_by_codebook`, `accuracy_by_codebook` (share of codes that are the likeliest one),
-        `duration_error` (frames that predicted durations are wrong by, of all; None where not told); sums of duplicates, drops
-        and reroutes; the longest wait; the suspects.
+        `frames`: counted where the lease holders and the last stage agree, so the smaller of the two, less what was lost;
+        `lost_frames`; `loss` per code over the last stage's replicas, `loss_by_codebook`, `accuracy_by_codebook` (share of codes
+        that are the likeliest one), `duration_error` (frames that predicted durations are wrong by, of all; None where not
+        told); sums of duplicates, drops and reroutes; the longest wait; the suspects.
     """
     # Summed in an order of its own, so that the same reports give the same sum however they came.
     ordered = sorted(reports, key=lambda one: (one["stage"], one["member"], one["generation"]))
@@ -123,7 +124,8 @@ def count_round(
             sums[1] += number
     means = {name: total / number for name, (total, number) in sorted(auxiliary.items()) if number}
     return {
-        "frames": min(leased_frames, sum(trained.values())),
+        "frames": max(min(leased_frames, sum(trained.values())) - lost, 0),
+        "lost_frames": lost,
         "loss": loss_per_code(ce, count),
         "loss_by_codebook": [total / number if number else None for total, number in zip(ce, count, strict=True)],
         "accuracy_by_codebook": [means.get(f"accuracy.{book}") for book in range(books)],

@@ -51,7 +51,7 @@ class Facts:
         base_evaluated: the held-out loss of the base is known, or none is wanted.
         audits_open: audits for which everything has come that members have to show.
         audits_behind: how many rounds ago the work was that the oldest of them is about.
-        planned_rows, target_rows: rows leased and not given back, and rows wanted, of this round.
+        planned_rows, target_rows: rows leased and not given back, and rows wanted, of this round; what was lost is wanted anew.
         leases_outstanding: leases of this round that are not finished.
         frames_done: frames counted in this round so far.
         aggregated: this round's version is published.

@@ -65,7 +65,7 @@ def status_json(core: Core, after_round: int = 0) -> dict[str, Any]:
         "stages": stages,
         "unassigned": sorted(one.member for one in state.members.values() if one.live and one.stage is None),
         "frames_done": frames_done(core),
-        "target_frames": state.target_frames,
+        "target_frames": core.wanted_data[1],
         "frames_total": state.frames_counted,
         "rounds_wanted": core.config.rounds.count,
         "rounds": told,

@@ -81,10 +81,13 @@ def test_what_a_restarted_worker_goes_on_from_is_counted_once_and_nothing_of_it_
 
     state = asyncio.run(run())
     first = state.rounds[0]
-    assert first["frames"] == first["target_frames"] and first["loss"] == 1.0
+    # Until it says that it goes on, what it had trained counts as lost: the round makes up for that, by a lease a time.
+    assert first["target_frames"] <= first["frames"] <= first["target_frames"] + 600 and first["loss"] == 1.0
+    assert first["lost_frames"] == 0
     for stage in first["microbatches"]:
         assert (stage["frames"], stage["duplicates"], stage["dropped"]) == (first["frames"], 0, 0)
-    assert sum(one["accepted"] for one in first["stages"]) == 4
+    # Microbatches are drawn to replicas: one that got few of them hands in too little to be taken.
+    assert sum(one["accepted"] + len(one["refused"]) for one in first["stages"]) == 4
     # Each report of this run says 1: those of the dead processes are told again in the later ones.
     assert first["duplicate_reports"] == 4
 
