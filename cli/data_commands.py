@@ -35,6 +35,9 @@ def tokenize(
         int | None,
         typer.Option(min=1, help="How many clips to hold out; otherwise those that the corpus names, or one in twenty."),
     ] = None,
+    first: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many clips, to try a corpus or to make a small dataset of it.")
+    ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Processes that cut and encode; one for each device when not given.")
     ] = None,
@@ -85,6 +88,7 @@ def tokenize(
         batch_size=batch_size,
         threads=threads,
         faults=tuple(fault or ()),
+        first=first,
     )
     summary = tokenize_with_progress(corpus, out, key or default_key_path(), settings)
     if json_output:

@@ -92,6 +92,7 @@ class TokenizeSettings:
     batch_size: int | None
     threads: int
     faults: tuple[str, ...] = ()
+    first: int | None = None
 
 
 class Hours:
@@ -163,6 +164,7 @@ def tokenize_with_progress(corpus: Path, out: Path, key_path: Path, settings: To
             batch_size=settings.batch_size,
             heard=Hours(bar.step),
             fault_plan=settings.faults,
+            first=settings.first,
         )
     rows, kept = sum(shard.rows for shard in manifest.shards), sum(shard.rows for shard in manifest.heldout)
     frames = sum(shard.frames for shard in [*manifest.shards, *manifest.heldout])

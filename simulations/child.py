@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import Code, HocketError, error_of_line
+from simulations.nursery import Fork, Nursery
 from simulations.usage import Usage
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Child:
         within: a command that starts it inside a network of its own; empty: in ours.
         told_later: it is started without its ticket, which `tell` gives it.
         module: that is run; `hocket` by default.
+        nursery: forks the process instead of its being started anew; not for one `within` a network.
     """
 
     name: str
@@ -49,7 +51,8 @@ class Child:
     within: Sequence[str] = ()
     told_later: bool = False
     module: str = "cli.main"
-    process: asyncio.subprocess.Process | None = None
+    nursery: Nursery | None = None
+    process: asyncio.subprocess.Process | Fork | None = None
     usage: Usage = field(default_factory=Usage)
     expected_end: bool = False
     started_at: float = 0.0
@@ -76,19 +79,26 @@ class Child:
         if self.temporary is None:
             # Sockets may be made here and their paths are short by law, so it is not inside the state directory.
             self.temporary = Path(tempfile.mkdtemp(prefix="hocket-"))
+        environment = bare_environment(self.temporary)
         with self.log_path.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *self.within,
-                sys.executable,
-                "-m",
-                self.module,
-                *self.arguments,
-                stdin=asyncio.subprocess.PIPE if self.told_later else asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.state_dir,
-                env=bare_environment(self.temporary),
-            )
+            if self.nursery is not None and not self.within:
+                self.process = await self.nursery.fork(
+                    self.module, self.arguments, environment=environment, folder=self.state_dir, log=log.fileno(),
+                    told=self.told_later,
+                )  # fmt: skip
+            else:
+                self.process = await asyncio.create_subprocess_exec(
+                    *self.within,
+                    sys.executable,
+                    "-m",
+                    self.module,
+                    *self.arguments,
+                    stdin=asyncio.subprocess.PIPE if self.told_later else asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.state_dir,
+                    env=environment,
+                )
         self.started_at = time.time()
         self.expected_end = False
         logger.info("%s started, pid %d", self.name, self.pid)

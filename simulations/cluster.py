@@ -25,6 +25,7 @@ from protocol.ticket import WAITS_FOR_TICKET, Ticket
 from simulations.actions import ENDING, Action, FaultRecord, seen_in
 from simulations.child import Child
 from simulations.links import Link, Links
+from simulations.nursery import Nursery
 from simulations.plan import Plan
 from simulations.status_client import StatusClient
 from simulations.usage import start_ticks
@@ -47,6 +48,7 @@ class Cluster:
             started when none is left and no round is open: on the machine that all share, a start takes seconds from the rest.
         links: a network for each worker; None: all share that of this process.
         recycle_every: rounds after which a worker starts its compute engine anew; 0: only after a fault.
+        nursery: forks the workers, instead of each loading what it needs; not where each has a network.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Cluster:
         idle: int = 0,
         links: Links | None = None,
         recycle_every: int = 0,
+        nursery: Nursery | None = None,
     ) -> None:
         self.out = out.resolve()
         self.plan = plan or Plan()
         self.threads = threads
         self.links = links
         self.recycle_every = recycle_every
+        self.nursery = nursery
         self.coordinator: Child | None = None
         self.workers: list[Child] = []
         self._idle_wanted = idle
@@ -163,9 +167,10 @@ class Cluster:
             self._places[name] = place
         for line in self.plan.fault_lines(name):
             arguments += ["--fault", line]
-        child = Child(name, arguments, state, self.out / f"{name}.log", within, told_later=True, module=module)
+        log = self.out / f"{name}.log"
+        child = Child(name, arguments, state, log, within, told_later=True, module=module, nursery=self.nursery)
         await child.start()
-        if self.links is not None and place is not None and child.process is not None:
+        if self.links is not None and place is not None and isinstance(child.process, asyncio.subprocess.Process):
             try:
                 await self.links.attach(place, child.process)
             except BaseException:

@@ -140,6 +140,7 @@ class ClusterTable(BaseModel):
     inner_lr: float | None = Field(default=None, gt=0.0)
     warm_up_steps: int | None = Field(default=None, ge=0)
     idle: int | None = Field(default=None, ge=0)
+    clips: int | None = Field(default=None, ge=2)
     time_limit_s: float | None = Field(default=None, ge=10.0)
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -20,10 +21,11 @@ from common.log import read_events
 from common.stop import stop_signals
 from protocol.ticket import Ticket
 from simulations.attack_report import ATTACK_LOG, AttackFacts
-from simulations.child import Child
+from simulations.child import Child, bare_environment
 from simulations.cluster import START_GRACE_S, Cluster
 from simulations.following import unfinished, watch
 from simulations.links import Links
+from simulations.nursery import Nursery
 from simulations.plan import Plan
 from simulations.progress import Show
 from simulations.recoveries import OpenSpans
@@ -40,6 +42,7 @@ class SimulationSettings:
 
     Args:
         data: folder made by `hocket tokenize`; None: `corpus` is tokenised first, and without one the shipped corpus.
+        clips: of the corpus that are tokenised, the first so many; 0: all.
         standbys: workers that are kept ready beside the replicas.
         idle: started workers that wait for a ticket, for those that a plan lets join.
         recycle_every: rounds after which a worker starts its compute engine anew; 0: only after a fault.
@@ -65,6 +68,7 @@ class SimulationSettings:
     data: Path | None = None
     corpus: Path | None = None
     language: str = "en-US"
+    clips: int = 0
     codec: str = "hocket-16k"
     codebooks: int = 4
     wire: str = "fp32"
@@ -188,6 +192,7 @@ async def prepare_data(settings: SimulationSettings, out: Path, show: Show) -> P
     data = out / "data"
     arguments = ["tokenize", str(corpus), "--language", settings.language, "--codec", settings.codec, "--out", str(data)]
     arguments += ["--codebooks", str(settings.codebooks), "--key", str(out / "maker.key"), "--json"]
+    arguments += ["--first", str(settings.clips)] if settings.clips else []
     show.note(f"tokenising {corpus}")
     started = time.monotonic()
     facts = json.loads(await run_module("cli.main", arguments, out / "tokenize.log"))
@@ -283,6 +288,20 @@ def run_to_the_end(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
         raise KeyboardInterrupt from error
 
 
+async def _nursery(settings: SimulationSettings, out: Path, stack: AsyncExitStack) -> Nursery | None:
+    """What forks the workers of a plan of attackers: they are many, and start at once.
+
+    In other runs each loads what it needs by itself, as a volunteer's does: their memory and their starts are measured.
+    """
+    if not settings.plan.attacker or settings.plan.cuts:
+        return None
+    temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hocket-")))
+    nursery = Nursery(out / "nest.log", bare_environment(temporary))
+    await nursery.start()
+    stack.push_async_callback(nursery.close)
+    return nursery
+
+
 async def run_simulation(
     settings: SimulationSettings,
     out: Path,
@@ -302,51 +321,52 @@ async def run_simulation(
     """
     out = out.resolve()
     started = time.monotonic()
-    data = await prepare_data(settings, out, show)
     run_toml = out / "run.toml"
-    with show:
-        async with AsyncExitStack() as stack:
-            links = await stack.enter_async_context(await Links.create()) if settings.plan.cuts else None
-            atomic_write(run_toml, run_file(settings, data, links.hub if links is not None else "").encode())
-            cluster = Cluster(
-                out, settings.plan, threads=settings.threads, idle=settings.idle, links=links,
-                recycle_every=settings.recycle_every,
-            )  # fmt: skip
-            await stack.enter_async_context(cluster)
-            if settings.idle or settings.plan.attacker:  # who joins one after the other should not load one after the other
-                await cluster.prepare(settings.workers + settings.idle, show.note)
-            ticket = await cluster.start_coordinator(run_toml)
-            await start_workers(cluster, ticket, settings)
-            show.note(f"started a coordinator and {len(cluster.workers)} workers; logs are in {out}")
-            spans = OpenSpans()
-            status, progress = await watch(cluster, ticket, settings, show, spans)
-            coordinator = cluster.coordinator
-            assert coordinator is not None
-            memory = {
-                child.name: {
-                    "own": child.usage.own_bytes,
-                    "children": child.usage.children_bytes,
-                    "total": child.usage.total_bytes,
-                }
-                for child in [coordinator, *cluster.workers]
+    async with AsyncExitStack() as stack:
+        nursery = await _nursery(settings, out, stack)     # it loads what it needs while the corpus is tokenised
+        data = await prepare_data(settings, out, show)
+        stack.enter_context(show)
+        links = await stack.enter_async_context(await Links.create()) if settings.plan.cuts else None
+        atomic_write(run_toml, run_file(settings, data, links.hub if links is not None else "").encode())
+        cluster = Cluster(
+            out, settings.plan, threads=settings.threads, idle=settings.idle, links=links,
+            recycle_every=settings.recycle_every, nursery=nursery,
+        )  # fmt: skip
+        await stack.enter_async_context(cluster)
+        if settings.idle or settings.plan.attacker:  # who joins one after the other should not load one after the other
+            await cluster.prepare(settings.workers + settings.idle, show.note)
+        ticket = await cluster.start_coordinator(run_toml)
+        await start_workers(cluster, ticket, settings)
+        show.note(f"started a coordinator and {len(cluster.workers)} workers; logs are in {out}")
+        spans = OpenSpans()
+        status, progress = await watch(cluster, ticket, settings, show, spans)
+        coordinator = cluster.coordinator
+        assert coordinator is not None
+        memory = {
+            child.name: {
+                "own": child.usage.own_bytes,
+                "children": child.usage.children_bytes,
+                "total": child.usage.total_bytes,
             }
-            report = build_report(
-                status=status,
-                logs=worker_logs(cluster.workers),
-                manifests=read_manifests(coordinator.state_dir, status["rounds"], Ticket.decode(ticket).coordinator_key),
-                faults=cluster.faults,
-                coordinator_restarts=cluster.coordinator_restarts,
-                memory=memory,
-                unexpected_ends=cluster.unexpected_ends(),
-                missed_steps=progress.missed,
-                config={"run_toml": run_toml.read_text(encoding="utf-8"), "workers": settings.workers},
-                spans=spans,
-                attacks=attack_facts(cluster),
-                unfinished=unfinished(status, settings),
-            )
-            if after is not None and report["unfinished"] is None:
-                await after(FinishedRun(cluster, ticket, status, report))
-            write_report(out, report, started)  # ending many processes takes its time, and may be broken off
+            for child in [coordinator, *cluster.workers]
+        }
+        report = build_report(
+            status=status,
+            logs=worker_logs(cluster.workers),
+            manifests=read_manifests(coordinator.state_dir, status["rounds"], Ticket.decode(ticket).coordinator_key),
+            faults=cluster.faults,
+            coordinator_restarts=cluster.coordinator_restarts,
+            memory=memory,
+            unexpected_ends=cluster.unexpected_ends(),
+            missed_steps=progress.missed,
+            config={"run_toml": run_toml.read_text(encoding="utf-8"), "workers": settings.workers},
+            spans=spans,
+            attacks=attack_facts(cluster),
+            unfinished=unfinished(status, settings),
+        )
+        if after is not None and report["unfinished"] is None:
+            await after(FinishedRun(cluster, ticket, status, report))
+        write_report(out, report, started)  # ending many processes takes its time, and may be broken off
     write_report(out, report, started)
     if report["unfinished"] is not None:
         raise HocketError(Code.CHILD_FAILED, f"{report['unfinished']}; report and logs are in {out}")

@@ -109,6 +109,7 @@ def tokenize(
     batch_size: int | None = None,
     heard: Callable[[AudioProgress], None] | None = None,
     fault_plan: Sequence[str] = (),
+    first: int | None = None,
 ) -> DatasetManifest:
     """Tokenise a corpus into `out`.
 
@@ -133,6 +134,7 @@ def tokenize(
         batch_size: windows of speech embedded together; None: by the free memory of the device.
         heard: called with the hours that are done.
         fault_plan: see docs/faults.md.
+        first: only so many clips, of the beginning of the corpus; None: all. Recordings are not counted, and all taken.
 
     Raises:
         HocketError: LANGUAGE_REFUSED, CORPUS_UNREADABLE, CORPUS_TOO_SMALL, OUTPUT_EXISTS, DISK_FULL, STATE_UNREADABLE,
@@ -149,6 +151,7 @@ def tokenize(
     plan = [Fault.parse(line) for line in fault_plan]
     with open_work(out) as work:
         found = scan_corpus(corpus)
+        found = found if first is None else found.first(first)
         reader = TextReader(default_language(found, language))
         embeds = embeds_speakers(found, speakers)
         if embeds:

@@ -38,6 +38,20 @@ def test_what_a_corpus_says_of_itself(tmp_path: Path) -> None:
     assert (told.speaker, told.language, told.licence, told.heldout) == ("X", "en-US", "CC0-1.0", ["b"])
 
 
+def test_the_first_clips_of_a_corpus_are_a_corpus(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", "a|one\nb|two\nc|three\nd|four\n", ["a.wav", "b.wav", "c.wav"])
+    (folder / "heldout.txt").write_text("b\nc\n")
+    whole = scan_corpus(folder)
+    assert [one.id for one in whole.refused] == ["d"]
+    part = whole.first(2)
+    assert ([one.id for one in part.clips], part.heldout, part.refused) == (["a", "b"], ["b"], [])
+    assert whole.first(1).heldout is None and whole.first(1).path == whole.path
+    assert [one.id for one in whole.first(100).clips] == ["a", "b", "c"]
+    # A name that is nowhere is not forgotten.
+    (folder / "heldout.txt").write_text("b\nbb\n")
+    assert scan_corpus(folder).first(1).heldout == ["bb"]
+
+
 @pytest.mark.parametrize(
     ("table", "recordings", "refused"),
     [

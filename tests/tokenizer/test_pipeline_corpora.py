@@ -206,6 +206,13 @@ def test_long_clips_are_cut_at_pauses_and_lose_no_frame_and_no_word(tmp_path: Pa
     assert sum(int(row.word_starts.sum()) for row in pieces) == int(one.word_starts.sum())
 
 
+def test_only_the_first_clips_are_read_on_request(tmp_path: Path, codec: Codec) -> None:
+    table = table_of(tmp_path / "corpus", 12)
+    manifest = make(table, tmp_path / "part", codec, first=5)
+    assert {row.id for row in rows_of(tmp_path / "part", manifest)} == {name for name, *_ in clip_lines(5)}
+    assert sum(shard.rows for shard in manifest.heldout) == 1
+
+
 # ---- aligners that are kept -------------------------------------------------------------------------------------------------
 
 

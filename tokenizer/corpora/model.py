@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from common.errors import Code, HocketError
@@ -83,6 +83,17 @@ class Corpus:
     licence: str = "unknown"
     recordings: list[Recording] = field(default_factory=list)
     layout: str = "ljspeech"
+
+    def first(self, clips: int) -> Corpus:
+        """Its first so many clips that can be read, as a corpus without the rest.
+
+        Of those to be held out the ones that are among them stay, and where none is, nothing is said. Names that even the whole
+        corpus does not have stay too: they are somebody's slip.
+        """
+        taken = self.clips[:clips]
+        left_out = {clip.id for clip in self.clips[clips:]} | {refusal.id for refusal in self.refused}
+        heldout = [name for name in self.heldout or () if name not in left_out]
+        return replace(self, clips=taken, refused=[], heldout=heldout or None)
 
 
 def shown(name: str) -> str:
