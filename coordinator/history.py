@@ -44,6 +44,10 @@ class History(Sequence[dict[str, Any]]):
         """The sum of one of `SUMMED` over all rounds."""
         return self._totals[name]
 
+    def packed(self) -> list[bytes]:
+        """The records as they are kept: each the JSON of one, on one line."""
+        return list(self._packed)
+
     def after(self, round_number: int, limit: int) -> tuple[list[dict[str, Any]], bool]:
         """The first `limit` records of rounds later than that, and whether there are more."""
         first = bisect_right(self._rounds, round_number)

@@ -39,7 +39,7 @@ from coordinator.pushing import Pushing
 from coordinator.run_config import RunConfig
 from coordinator.server_options import SERVER_OPTIONS, concurrent_calls
 from coordinator.start import fold, found
-from coordinator.status import report_json
+from coordinator.status import report_parts
 from coordinator.uploads import Uploads
 from coordinator.versions import Versions
 from protocol.generated import hocket_pb2 as pb
@@ -275,11 +275,7 @@ class Coordinator:
     async def _write_report(self) -> None:
         """Write what is known now; one at a time, so that the newest stays."""
         async with self._report_lock:
-            report = report_json(self._core)
-            # Beside the event loop also the text: that of a thousand rounds takes a third of a second.
-            await asyncio.to_thread(
-                lambda: atomic_write(self._state_dir / "report.json", json.dumps(report, indent=1, sort_keys=True).encode())
-            )
+            await asyncio.to_thread(atomic_write, self._state_dir / "report.json", report_parts(self._core))
 
     def _child_command(self) -> list[str]:
         network = self._config.network

@@ -133,12 +133,23 @@ def versions_json(core: Core) -> list[dict[str, Any]]:
     ]
 
 
+def report_parts(core: Core) -> list[bytes]:
+    """The text of the coordinator's report.json, a piece a round; nothing that happens later changes it.
+
+    A run has thousands of rounds, and this is asked for after each: their records are taken as they are kept, neither read nor
+    copied.
+    """
+    rounds = core.state.rounds.packed()
+    divided = [b",\n" + one if index else one for index, one in enumerate(rounds)]
+    rest = json.dumps(report_json(core), indent=1, sort_keys=True).encode()
+    return [b'{\n "rounds": [\n', *divided, b"\n ],", rest.removeprefix(b"{")]
+
+
 def report_json(core: Core) -> dict[str, Any]:
-    """The coordinator's part of a run's report.json; nothing that happens later changes it."""
+    """The coordinator's part of a run's report.json but for the rounds."""
     state = core.state
     return {
         "run_id": state.run_id,
-        "rounds": list(state.rounds),
         "initial_heldout_loss": initial_heldout_loss(state),
         **listening_json(state),
         **{name: state.rounds.total(name) for name in SUMMED},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ def test_it_is_a_list_of_records(steps: list[tuple[int, int, float | None]], aft
         if loss is not None:
             plain[len(plain) // 2]["heldout_loss"] = loss
             history.set_heldout_loss(plain[len(plain) // 2]["cid"], loss)
+    assert [json.loads(one) for one in history.packed()] == plain and not any(b"\n" in one for one in history.packed())
     assert list(history) == plain and len(history) == len(plain) and history[:5] == plain[:5]
     if plain:
         assert history[-1] == plain[-1]
