@@ -66,8 +66,10 @@ def recoveries(
 ) -> list[dict[str, Any]]:
     """How long each stage needed after a member of it was hurt.
 
-    `seconds` is the longest wait of a microbatch that was addressed to the lost replica; where none was, the time with an open
-    round until the stage next finished one elsewhere. What a caller reports that was itself hurt is left out. A standby serves
+    `seconds` is how long after the loss, or after it was sent, the microbatch that waited longest of those addressed to the lost
+    replica was answered by another; what it had waited in a queue before the loss is nobody's recovery, and is in
+    `longest_wait_s` alone. Where none was addressed to it, it is the time with an open round until the stage next finished one
+    elsewhere. What a caller reports that was itself hurt is left out. A standby serves
     nothing, so that its loss has no `seconds`. `detected_after_s` is when the first caller gave the replica up. What the logs
     do not show is null. `promoted`: a standby of the stage took part after this fault, `promoted_after_s` later.
 
@@ -99,7 +101,8 @@ def recoveries(
         )
         resumed = float(served["time"]) if served is not None else None
         waits = [float(event["waited_s"]) for event in rerouted]
-        seconds = max(waits) if waits else (spans.open_s(fault.at, resumed) if resumed is not None else None)
+        since_loss = [min(float(event["waited_s"]), float(event["time"]) - fault.at) for event in rerouted]
+        seconds = max(since_loss) if since_loss else (spans.open_s(fault.at, resumed) if resumed is not None else None)
         promoted_after_s = promotions.get(fault)
         found.append(
             {
@@ -113,6 +116,7 @@ def recoveries(
                 "killed_at": fault.at,
                 "resumed_at": resumed,
                 "seconds": seconds if fault.role == "replica" else None,
+                "longest_wait_s": max(waits, default=None),
                 "detected_after_s": min(float(event["time"]) for event in rerouted) - fault.at if rerouted else None,
                 "rerouted_microbatches": len(waits),
                 "promoted": promoted_after_s is not None,
