@@ -12,6 +12,7 @@ from typing import Any
 
 from common.errors import HocketError
 from common.files import atomic_write, disk_errors
+from common.memory import give_back_freed_memory
 from coordinator.aggregate import StageOutcome, aggregate_stage
 from coordinator.audit_secret import AuditSecrets
 from coordinator.children import python_module, run_once
@@ -221,12 +222,13 @@ class Assembly:
         }  # fmt: skip
 
     async def _clean_up(self) -> None:
-        """Remove what only the rounds before needed: their updates, older working files, versions that need not stay.
+        """Remove what only the rounds before needed: their updates, older working files, versions that may go, freed memory.
 
         Versions are dropped beside the event loop: there may be many files.
         """
         core, state = self._core, self._core.state
         self._drop_updates({self._state_dir / one.path for one in state.updates.values()})
+        await asyncio.to_thread(give_back_freed_memory)
         try:
             core.pins = await asyncio.to_thread(read_pins, self._state_dir)
             stays = retained_by(state, core.config.checkpoint, core.pins)
