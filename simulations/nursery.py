@@ -105,18 +105,21 @@ class Nursery:
         """
         await self._ready.wait()
         if self._lost or self._ask is None:
-            raise HocketError(Code.CHILD_FAILED, f"the process that starts workers has ended, see {self._log}")
+            raise self._ended()
         theirs, ours = os.pipe() if told else (os.open(os.devnull, os.O_RDONLY), -1)
         birth = {"module": module, "arguments": [*arguments], "environment": dict(environment), "folder": str(folder)}
         try:
             socket.send_fds(self._ask, [json.dumps(birth).encode()], [log, theirs])
         except OSError as error:
-            raise HocketError(Code.CHILD_FAILED, f"the process that starts workers has ended, see {self._log}") from error
+            raise self._ended() from error
         finally:
             os.close(theirs)
         born: asyncio.Future[Fork] = asyncio.get_running_loop().create_future()
         self._births.append((born, Told(ours) if told else None))
         return await born
+
+    def _ended(self) -> HocketError:
+        return HocketError(Code.CHILD_FAILED, f"the process that starts workers has ended, see {self._log}")
 
     async def _hear(self) -> None:
         """Take what the nest tells, in its order, until it ends."""
@@ -127,7 +130,7 @@ class Nursery:
         self._ready.set()
         for born, _ in self._births:
             if not born.done():
-                born.set_exception(HocketError(Code.CHILD_FAILED, f"the process that starts workers has ended, see {self._log}"))
+                born.set_exception(self._ended())
         self._births.clear()
         # Their parent is gone, so nobody will be told how the others end: it is seen that they do.
         while self._forks:

@@ -48,6 +48,49 @@ def check_codebooks(entry: ShardEntry, rows: Iterable[Utterance], manifest: Data
         raise HocketError(Code.SHARD_DAMAGED, f"{entry.cid}: a row has not {wanted} codebooks")
 
 
+class CheckedShards:
+    """What reading a dataset's shards takes, however their bytes come: the checks, the decoded shards that are kept, the orders.
+
+    Args:
+        manifest: of the dataset, already verified.
+        cache_bytes: of decoded shards that are kept. The shard in use is kept whatever its size.
+
+    Raises:
+        HocketError: MANIFEST_INVALID if the manifest lacks what a reader needs.
+    """
+
+    def __init__(self, manifest: DatasetManifest, cache_bytes: int) -> None:
+        check_readable(manifest)
+        self.manifest = manifest
+        self._cache: ByteCache[str, list[Utterance]] = ByteCache(cache_bytes)
+        self._orders = EpochOrders([entry.rows for entry in manifest.shards])
+
+    def __len__(self) -> int:
+        """Training utterances, held-out ones not counted: positions of an epoch run from 0 to this."""
+        return self._orders.rows
+
+    def places(self, epoch: int, start: int, stop: int, seed: int) -> list[tuple[int, int]]:
+        """(shard, row) of each of the positions [start, stop) of an epoch.
+
+        Raises:
+            ValueError: a position beyond the epoch.
+        """
+        if not 0 <= start <= stop <= len(self):
+            raise ValueError(f"positions {start}..{stop} are not in an epoch of {len(self)}")
+        order = self._orders.of(seed, epoch)
+        return [order.place(position) for position in range(start, stop)]
+
+    def kept(self, entry: ShardEntry) -> list[Utterance] | None:
+        """The rows of a shard that is still decoded."""
+        return self._cache.get(entry.cid)
+
+    def keep(self, entry: ShardEntry, data: bytes) -> list[Utterance]:
+        """Check a shard's bytes, keep its rows and return them; SHARD_DAMAGED as `check_shard` says."""
+        rows = check_shard(entry, data, self.manifest)
+        self._cache.put(entry.cid, rows, sum(row.size_bytes for row in rows))
+        return rows
+
+
 class DatasetReader:
     """Utterances of a dataset in the order of a run.
 
@@ -67,16 +110,14 @@ class DatasetReader:
         *,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
-        check_readable(manifest)
+        self._shards = CheckedShards(manifest, cache_bytes)
         self._manifest = manifest
         self._get_bytes = get_bytes
-        self._cache: ByteCache[str, list[Utterance]] = ByteCache(cache_bytes)
-        self._orders = EpochOrders([entry.rows for entry in manifest.shards])
         self._loading: dict[str, asyncio.Task[list[Utterance]]] = {}
 
     def __len__(self) -> int:
         """Training utterances, held-out ones not counted: positions of an epoch run from 0 to this."""
-        return self._orders.rows
+        return len(self._shards)
 
     async def utterances(self, epoch: int, start: int, stop: int, seed: int) -> list[Utterance]:
         """The utterances at positions [start, stop) of an epoch, in that order.
@@ -85,10 +126,7 @@ class DatasetReader:
             HocketError: SHARD_DAMAGED, and what `get_bytes` raises.
             ValueError: a position beyond the epoch.
         """
-        if not 0 <= start <= stop <= len(self):
-            raise ValueError(f"positions {start}..{stop} are not in an epoch of {len(self)}")
-        order = self._orders.of(seed, epoch)
-        places = [order.place(position) for position in range(start, stop)]
+        places = self._shards.places(epoch, start, stop, seed)
         found: dict[tuple[int, int], Utterance] = {}
         for shard in sorted({shard for shard, _ in places}):
             rows = await self._load(self._manifest.shards[shard])
@@ -111,7 +149,7 @@ class DatasetReader:
 
     async def _load(self, entry: ShardEntry) -> list[Utterance]:
         """The rows of a shard; several callers that want it at once share one fetch."""
-        cached = self._cache.get(entry.cid)
+        cached = self._shards.kept(entry)
         if cached is not None:
             return cached
         task = self._loading.get(entry.cid)
@@ -122,6 +160,4 @@ class DatasetReader:
         return await asyncio.shield(task)
 
     async def _fetch(self, entry: ShardEntry) -> list[Utterance]:
-        rows = check_shard(entry, await self._get_bytes(entry.cid), self._manifest)
-        self._cache.put(entry.cid, rows, sum(row.size_bytes for row in rows))
-        return rows
+        return self._shards.keep(entry, await self._get_bytes(entry.cid))

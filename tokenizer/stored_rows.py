@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocol.manifest import DatasetManifest
-from tokenizer.byte_cache import ByteCache
-from tokenizer.order import EpochOrders
-from tokenizer.reader import DEFAULT_CACHE_BYTES, check_readable, check_shard
+from tokenizer.reader import DEFAULT_CACHE_BYTES, CheckedShards
 from tokenizer.utterance import Utterance
 
 
@@ -26,15 +24,12 @@ class StoredRows:
     def __init__(
         self, manifest: DatasetManifest, get_bytes: Callable[[str], bytes], *, cache_bytes: int = DEFAULT_CACHE_BYTES
     ) -> None:
-        check_readable(manifest)
-        self._manifest = manifest
+        self._shards = CheckedShards(manifest, cache_bytes)
         self._get_bytes = get_bytes
-        self._cache: ByteCache[str, list[Utterance]] = ByteCache(cache_bytes)
-        self._orders = EpochOrders([entry.rows for entry in manifest.shards])
 
     def __len__(self) -> int:
         """Training utterances: positions of an epoch run from 0 to this."""
-        return self._orders.rows
+        return len(self._shards)
 
     def utterances(self, epoch: int, start: int, stop: int, seed: int) -> list[Utterance]:
         """The utterances at positions [start, stop) of an epoch, in that order.
@@ -43,15 +38,11 @@ class StoredRows:
             HocketError: SHARD_DAMAGED, and what `get_bytes` raises.
             ValueError: a position beyond the epoch.
         """
-        order = self._orders.of(seed, epoch)
-        places = [order.place(position) for position in range(start, stop)]
+        places = self._shards.places(epoch, start, stop, seed)
         rows = {shard: self._load(shard) for shard in sorted({shard for shard, _ in places})}
         return [rows[shard][row] for shard, row in places]
 
     def _load(self, shard: int) -> list[Utterance]:
-        entry = self._manifest.shards[shard]
-        rows = self._cache.get(entry.cid)
-        if rows is None:
-            rows = check_shard(entry, self._get_bytes(entry.cid), self._manifest)
-            self._cache.put(entry.cid, rows, sum(row.size_bytes for row in rows))
-        return rows
+        entry = self._shards.manifest.shards[shard]
+        rows = self._shards.kept(entry)
+        return rows if rows is not None else self._shards.keep(entry, self._get_bytes(entry.cid))

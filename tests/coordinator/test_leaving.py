@@ -23,11 +23,7 @@ def test_the_update_of_a_leaving_member_is_taken_while_the_round_is_open_and_cou
         def trained() -> bool:
             return state.phase is Phase.OPEN and any(one.stage == stage and one.microbatches for one in run.members)
 
-        ticks = 0
-        while not trained():
-            ticks += 1
-            await run.tick(ticks, behave=False)
-            assert ticks < 200, core.reason
+        await run.until(trained, behave=False, limit=200)
         leaver = next(one for one in run.members if one.stage == stage and one.microbatches)
         early = await run.submit(leaver, stage)
         assert not early.accepted and "CLOSING" in early.reason
@@ -40,10 +36,7 @@ def test_the_update_of_a_leaving_member_is_taken_while_the_round_is_open_and_cou
         assert set(held) <= set(state.returned)
         run.members.remove(leaver)
         closing = state.round
-        while state.round == closing:
-            ticks += 1
-            await run.tick(ticks, behave=True)
-            assert ticks < 400, core.reason
+        await run.until(lambda: state.round != closing, behave=True, limit=400)
         (record,) = state.rounds
         assert record["frames"] == record["target_frames"]
         taken = record["stages"][stage]

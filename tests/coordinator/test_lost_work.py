@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_run import Behaviour, VirtualRun
+from virtual_run import Behaviour, Scripted, VirtualRun
 
 from coordinator.lost_work import MOST_MADE_UP, lost_frames
 from coordinator.measures import report_record
@@ -64,24 +64,18 @@ def round_with_a_death(folder: Path, stage: int, claims: int | None = None) -> d
         run = VirtualRun(folder, [CALM] * 5, seed=3)    # two a stage, and a standby
         core, state = run.core, run.core.state
 
-        def trained() -> Any:
+        def trained() -> list[Scripted]:
             there = [one for one in run.members if one.stage == stage and len(one.microbatches) >= 4]
-            return there[0] if state.phase is Phase.OPEN and there else None
+            return there if state.phase is Phase.OPEN else []
 
-        ticks = 0
-        while not (victim := trained()):
-            ticks += 1
-            await run.tick(ticks, behave=False)
-            assert ticks < 200, core.reason
+        await run.until(lambda: bool(trained()), behave=False, limit=200)
+        victim = trained()[0]
         if claims is not None:
             core.reports[victim.name, victim.generation]["frames"] = claims
         core.lose(victim.name, "killed", barred=True)
         run.members.remove(victim)
         closing = state.round
-        while state.round == closing:
-            ticks += 1
-            await run.tick(ticks, behave=True)
-            assert ticks < 600, core.reason
+        await run.until(lambda: state.round != closing, behave=True, limit=600)
         run.journal.close()
         record: dict[str, Any] = state.rounds[0]
         return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,6 +107,7 @@ class VirtualRun:
         self.clock = Clock()
         self.folder = folder
         self.draw = random.Random(seed)
+        self.ticks = 0      # that `until` has gone through
         self.key, self.store = MemberKey.generate(), BlockStore(folder / "blocks")
         self.versions = Versions(folder / "versions", self.store, self.key)
         self.members = [Scripted(f"m{index}", behaviour) for index, behaviour in enumerate(behaviours)]
@@ -156,6 +157,13 @@ class VirtualRun:
             stages.append(self.versions.stage_file(0, stage, momentum=False))
         manifest = VersionManifest(run_id="virtual", version=0, round=0, model={}, stages=stages, dataset_cid=cid)
         self.core.emit("version", version=0, round=0, cid=self.versions.publish(manifest), frames=0, record=None)
+
+    async def until(self, holds: Callable[[], bool], *, behave: bool, limit: int) -> None:
+        """Go on, tick by tick, until something holds; a mistake after `limit` ticks of the run's beginning."""
+        while not holds():
+            self.ticks += 1
+            await self.tick(self.ticks, behave=behave)
+            assert self.ticks < limit, self.core.reason
 
     async def tick(self, number: int, *, behave: bool) -> None:
         self.clock.now += TICK_S
