@@ -18,6 +18,7 @@ from common.errors import Code, HocketError
 from common.faults import NO_FAULTS, Faults
 from common.files import atomic_write
 from common.lock import locked
+from common.memory import share_arenas
 from common.stop import stop_signals
 from coordinator import tls
 from coordinator.announcing import Announcing
@@ -75,6 +76,7 @@ def run_coordinator(
     Raises:
         HocketError: whatever a person must mend.
     """
+    share_arenas()
     config, text = RunConfig.load(run_toml)
     with locked(state_dir):
         coordinator = Coordinator(config, text, run_toml.parent, state_dir, faults, ticket_to)

@@ -80,6 +80,9 @@ def _from_status(error: grpc.aio.AioRpcError) -> HocketError:
         return HocketError(Code.PEER_REFUSED, "the coordinator does not serve this")
     if error.code() is grpc.StatusCode.FAILED_PRECONDITION and told is not None and told.code in _FOR_GOOD:
         return told
+    if error.code() is grpc.StatusCode.INTERNAL:
+        # gRPC's client says no more when a stream is refused while it is still being written.
+        details = f"the call ended before all of it was sent, and its answer was lost ({details})"
     return HocketError(Code.COORDINATOR_UNREACHABLE, f"{error.code().name}: {details}")
 
 
