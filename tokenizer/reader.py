@@ -111,7 +111,6 @@ class DatasetReader:
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
         self._shards = CheckedShards(manifest, cache_bytes)
-        self._manifest = manifest
         self._get_bytes = get_bytes
         self._loading: dict[str, asyncio.Task[list[Utterance]]] = {}
 
@@ -129,17 +128,17 @@ class DatasetReader:
         places = self._shards.places(epoch, start, stop, seed)
         found: dict[tuple[int, int], Utterance] = {}
         for shard in sorted({shard for shard, _ in places}):
-            rows = await self._load(self._manifest.shards[shard])
+            rows = await self._load(self._shards.manifest.shards[shard])
             found.update({place: rows[place[1]] for place in places if place[0] == shard})
         return [found[place] for place in places]
 
     async def heldout(self) -> list[Utterance]:
         """The held-out utterances, in the order of the manifest: never trained on."""
-        return await self._all(self._manifest.heldout)
+        return await self._all(self._shards.manifest.heldout)
 
     async def everything(self) -> list[Utterance]:
         """All training utterances, in the order of the manifest."""
-        return await self._all(self._manifest.shards)
+        return await self._all(self._shards.manifest.shards)
 
     async def _all(self, entries: Iterable[ShardEntry]) -> list[Utterance]:
         rows: list[Utterance] = []
